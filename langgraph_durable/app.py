@@ -1,0 +1,377 @@
+"""Durable: the one object that users make. Registry, store and client in one.
+
+It is synchronous, because the store is; web frameworks run plain functions in their thread
+pool. It starts no worker: `Worker(durable)` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jsonschema
+
+from langgraph_durable import agents
+from langgraph_durable.agents import Agent
+from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
+from langgraph_durable.context import Services
+from langgraph_durable.errors import BadInput, UnknownAgent
+from langgraph_durable.models import ModelRoutes
+from langgraph_durable.policy import Policy, Rule
+from langgraph_durable.runs import (
+    Decision,
+    Event,
+    Mode,
+    Question,
+    QuestionState,
+    Refused,
+    Retry,
+    Run,
+    Status,
+    Step,
+)
+from langgraph_durable.store import Inbox, NewRun, Page, RunStore, open_engine
+from langgraph_durable.tools import ToolHub
+from langgraph_durable.values import Types, decode, encode
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_INPUT_BYTES = 1_000_000
+MAX_NAME_CHARACTERS = 200
+_POLL_SECONDS = (0.02, 0.05, 0.1, 0.25)
+
+
+class Durable:
+    """Registry of agents, and client of the store.
+
+    Args:
+        url: `sqlite:///support.db` or `postgresql+psycopg://user@host/db`. An empty
+            database is given its schema; an older one is refused until
+            `langgraph-durable db upgrade` was run.
+        tools: the tools that `ctx.tool` reaches.
+        models: routes of `ctx.llm`: a name -> a LangChain chat model, a string for
+            `init_chat_model`, or a function `(messages, route)`.
+        rules: policy of tool calls.
+        types: pydantic models, dataclasses and enums that may be journaled.
+        retry: how often a failing step is tried in place; by default once (the run is
+            tried again, and its recorded steps answer at once).
+        clock, chance: time and chance, in tests.
+
+    Raises:
+        StoreError: the database can't be opened.
+        SchemaMismatch: its schema is older or newer than this code.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tools: ToolHub | None = None,
+        models: Mapping[str, Any] | None = None,
+        rules: Iterable[Rule] = (),
+        types: Iterable[type] = (),
+        retry: Retry | None = None,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+    ) -> None:
+        self.types = Types([Refused, *types])
+        engine = open_engine(url)
+        self.url = engine.url.render_as_string(hide_password=False)
+        self.store = RunStore(engine, clock, self.types)
+        self.store.check_schema(create=True)
+        self.services = Services(
+            models=ModelRoutes(models or {}),
+            tools=tools or ToolHub(),
+            policy=Policy(rules),
+            types=self.types,
+            clock=clock or SystemClock(),
+            chance=chance or SystemChance(),
+            retry=retry or Retry(attempts=1),
+        )
+        self._agents: dict[tuple[str, str], Agent] = {}
+
+    # --- registering -------------------------------------------------------------------
+
+    def graph(
+        self, name: str, graph: Any, *, mode: Mode, version: str = "1", adr: str | None = None, **options: Any
+    ) -> Agent:
+        """Register a compiled graph, a StateGraph or an @entrypoint.
+
+        `mode="graph"`: the whole graph is one leased run on LangGraph's checkpointer; a
+        checkpointer that it was compiled with is replaced on a copy, its store is kept.
+        `mode="steps"`: it runs from its start and its `ctx` steps answer from the journal.
+
+        Options: `on_busy` ("queue" or "refuse" a second run on a thread), `max_attempts`,
+        `deadline_seconds` of one pass, `retry` (the backoff between attempts), `context`
+        (given to a graph that has a context schema of its own).
+
+        Raises:
+            BadInput: the graph can't be run in this mode, or the name is taken.
+        """
+        agent = agents.of_graph(name, graph, mode=mode, version=version, adr=adr, **options)
+        builder = getattr(agent.graph, "builder", None)
+        for attribute in ("state_schema", "input_schema", "output_schema"):
+            schema = getattr(builder, attribute, None)
+            if schema is not None:
+                self.types.discover(schema)
+        return self._register(agent)
+
+    def agent(
+        self, name: str, *, version: str = "1", adr: str | None = None, **options: Any
+    ) -> Callable[[F], F]:
+        """Register the decorated async function `(ctx, input)` as an agent.
+
+        Raises:
+            BadInput: it isn't async, or the name is taken.
+        """
+
+        def register(function: F) -> F:
+            self._register(
+                agents.of_function(name, function, version=version, adr=adr, **options)
+            )
+            return function
+
+        return register
+
+    def _register(self, agent: Agent) -> Agent:
+        known = (agent.name, agent.version)
+        if known in self._agents:
+            raise BadInput(
+                f"agent {agent.name!r} version {agent.version!r} is already registered. "
+                "Give it another name, or another version=."
+            )
+        self._agents[known] = agent
+        return agent
+
+    @property
+    def agents(self) -> Sequence[Agent]:
+        """The registered agents."""
+        return list(self._agents.values())
+
+    def find(self, name: str, version: str | None = None) -> Agent:
+        """Return a registered agent; without a version the one registered last.
+
+        Raises:
+            UnknownAgent: there is none of that name and version.
+        """
+        versions = [agent for agent in self._agents.values() if agent.name == name]
+        wanted = [agent for agent in versions if version is None or agent.version == version]
+        if not wanted:
+            shown = name if version is None or not versions else f"{name}, version {version}"
+            raise UnknownAgent(shown, sorted(f"{n} (version {v})" for n, v in self._agents))
+        return wanted[-1]
+
+    def check_adrs(self, root: Path | str = ".") -> Mapping[str, str]:
+        """Return what is wrong with the agents' ADRs, by "name version"; empty if nothing is."""
+        found = {}
+        for agent in self.agents:
+            problem = agents.adr_problem(agent, Path(root))
+            if problem is not None:
+                found[f"{agent.name} {agent.version}"] = problem
+        return found
+
+    # --- runs --------------------------------------------------------------------------
+
+    def submit(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        tenant: str = "default",
+        idempotency_key: str | None = None,
+        priority: int = 0,
+        thread: str | None = None,
+        max_attempts: int | None = None,
+        version: str | None = None,
+        by: str = "client",
+    ) -> str:
+        """Insert a run and return its id at once; a worker executes it.
+
+        The same `idempotency_key` of a tenant again returns the same run. `thread` names a
+        conversation of the tenant and agent; by default each run has its own.
+
+        Raises:
+            UnknownAgent: no such agent, or not in that version.
+            NotEncodable, TooLarge: the input can't be kept.
+            Conflict: the idempotency key was used for another request, or the thread is
+                busy and the agent refuses a second run.
+        """
+        known = self.find(agent, version)
+        _check_name("tenant", tenant)
+        for what, value in (("thread", thread), ("idempotency_key", idempotency_key)):
+            if value is not None:
+                _check_name(what, value)
+        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 1_000_000:
+            raise BadInput(f"priority is a whole number up to 1,000,000, not {priority!r}")
+        if max_attempts is not None and not 1 <= max_attempts <= 1_000:
+            raise BadInput(f"max_attempts is 1 to 1,000, not {max_attempts}")
+        run_id = str(self.services.chance.uuid())
+        text = encode(
+            input, types=self.types, where=f"input of agent {agent!r}", limit_bytes=MAX_INPUT_BYTES
+        )
+        new = NewRun(
+            id=run_id,
+            tenant=tenant,
+            agent=known.name,
+            version=known.version,
+            mode=known.mode,
+            input=text,
+            thread=thread or run_id,
+            priority=priority,
+            max_attempts=max_attempts or known.max_attempts,
+            deadline_seconds=known.deadline_seconds,
+            idempotency_key=idempotency_key,
+            refuse_busy_thread=known.on_busy == "refuse" and thread is not None,
+            actor=by,
+        )
+        return self.store.create(new).id
+
+    def get(self, run_id: str, tenant: str | None = None) -> Run:
+        """Return a run with its open questions and its usage.
+
+        Raises:
+            NotFound: no such run for this tenant.
+        """
+        return self.store.get(_sane(run_id), tenant)
+
+    def runs(
+        self,
+        *,
+        tenant: str | None = None,
+        status: Status | str | None = None,
+        agent: str | None = None,
+        limit: int = 100,
+    ) -> list[Run]:
+        """Return runs, newest first."""
+        wanted = None if status is None else Status(status)
+        return self.store.list_runs(Page(tenant=tenant, status=wanted, agent=agent, limit=limit))
+
+    def journal(self, run_id: str, tenant: str | None = None) -> list[Step]:
+        """Return a run's steps in the order of recording.
+
+        Raises:
+            NotFound: no such run for this tenant.
+        """
+        self.get(run_id, tenant)
+        return self.store.list_steps(run_id)
+
+    def value(self, step: Step) -> Any:
+        """Return what a step recorded, decoded; None if it isn't recorded."""
+        return None if step.value is None else decode(step.value, types=self.types)
+
+    def events(self, run_id: str, tenant: str | None = None) -> Sequence[Event]:
+        """Return the audit of a run, in order.
+
+        Raises:
+            NotFound: no such run for this tenant.
+        """
+        self.get(run_id, tenant)
+        return self.store.list_events(run_id)
+
+    def cancel(self, run_id: str, *, by: str = "client", tenant: str | None = None) -> Status:
+        """Cancel a run; `cancelling` while a call that can't be interrupted ends.
+
+        Raises:
+            NotFound: no such run for this tenant.
+            Conflict: it has ended otherwise.
+        """
+        return self.store.cancel(_sane(run_id), by=by, tenant=tenant)
+
+    def retry(self, run_id: str, *, by: str = "client", tenant: str | None = None) -> Run:
+        """Queue a failed run again: its journal and decisions kept, a fresh budget of attempts.
+
+        Raises:
+            NotFound: no such run for this tenant.
+            IllegalMove: it has not failed.
+        """
+        return self.store.retry(_sane(run_id), by=by, tenant=tenant)
+
+    def wait(self, run_id: str, *, timeout_seconds: float = 60.0, tenant: str | None = None) -> Run:
+        """Return the run when it has ended or waits for a person, or as it is at the timeout."""
+        until = time.monotonic() + timeout_seconds
+        for pause in _pauses():
+            run = self.get(run_id, tenant)
+            if run.status.is_final or run.status is Status.WAITING_HUMAN:
+                return run
+            if time.monotonic() >= until:
+                return run
+            time.sleep(min(pause, max(0.0, until - time.monotonic())))
+        raise AssertionError("unreachable: the pauses never end")
+
+    # --- people ------------------------------------------------------------------------
+
+    def questions(
+        self,
+        *,
+        tenant: str | None = None,
+        run_id: str | None = None,
+        state: QuestionState | str | None = QuestionState.OPEN,
+        limit: int = 100,
+    ) -> list[Question]:
+        """Return questions, oldest first; by default the open ones."""
+        wanted = None if state is None else QuestionState(state)
+        return self.store.list_questions(
+            Inbox(tenant=tenant, run_id=run_id, state=wanted, limit=limit)
+        )
+
+    def decide(self, question_id: str, decision: Decision, *, tenant: str | None = None) -> Question:
+        """Give a question its one answer; the run goes on when no question of it is open.
+
+        The first decision wins; the same one again is a success that changes nothing.
+
+        Raises:
+            NotFound: no such question for this tenant.
+            BadInput: the decision doesn't fit the question, which stays open.
+            AlreadyDecided, NotWaiting: a different decision stands, or the time is over.
+        """
+        question = self.store.question(_sane(question_id), tenant)
+        _fits(question, decision)
+        approval_id = str(self.services.chance.uuid())
+        return self.store.decide(question_id, decision, approval_id=approval_id, tenant=tenant)
+
+
+def _pauses() -> Iterable[float]:
+    yield from _POLL_SECONDS
+    while True:
+        yield _POLL_SECONDS[-1]
+
+
+def _check_name(what: str, value: object) -> None:
+    if not isinstance(value, str) or not value or len(value) > MAX_NAME_CHARACTERS or not value.isprintable():
+        raise BadInput(
+            f"{what} must be printable text of 1 to {MAX_NAME_CHARACTERS} characters, not {value!r}"
+        )
+
+
+def _sane(id_: str) -> str:
+    """An id that can't exist is simply not found; no database is asked with a NUL in it."""
+    return id_ if isinstance(id_, str) and id_.isprintable() and len(id_) <= MAX_NAME_CHARACTERS else ""
+
+
+def _fits(question: Question, decision: Decision) -> None:
+    if decision.choice not in question.allowed:
+        raise BadInput(
+            f"question {question.id} takes {' or '.join(question.allowed)}, not {decision.choice!r}"
+        )
+    if not decision.by:
+        raise BadInput(f"a decision on question {question.id} must say who made it")
+    if decision.choice == "edit":
+        if decision.arguments is None:
+            raise BadInput(f"an edit of question {question.id} must bring the arguments")
+        _validate(question, dict(decision.arguments))
+    elif decision.choice == "respond":
+        _validate(question, decision.value)
+
+
+def _validate(question: Question, value: Any) -> None:
+    if question.schema is None:
+        return
+    try:
+        jsonschema.validate(value, dict(question.schema))
+    except jsonschema.ValidationError as error:
+        where = "/".join(str(part) for part in error.absolute_path) or "the value"
+        raise BadInput(
+            f"question {question.id}: {where} doesn't fit what was asked for: {error.message}"
+        ) from error

@@ -1,0 +1,180 @@
+"""Fenced savers on PostgreSQL: each write locks and checks its run's row, then writes.
+
+All of it is one transaction on a connection of the worker's pool, so that it also works
+behind a pooler in transaction mode: no prepared statements, nothing kept in a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from psycopg import AsyncConnection, OperationalError
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from ..errors import StoreError
+from ..store import fence
+from ..values import Types
+from .fenced import Act, FencedSaver, Pass, T
+from .savers import Savers
+from .state import Boxed, StateSerializer, fits_json
+
+MAX_CONNECTIONS = 10
+CONNECTION_SECONDS = 5  # how long a write waits for a connection before it counts as failed
+OUTAGE_SECONDS = 20  # how long a write is tried again while the database is away
+SETUP_POLL_SECONDS = 0.05
+
+Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
+
+
+class PostgresSavers(Savers):
+    """The savers of a PostgreSQL database, on one pool."""
+
+    def __init__(self, target: str, types: Types) -> None:
+        super().__init__(target, types)
+        self._pool: Pool = AsyncConnectionPool(
+            target,
+            kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": None},
+            min_size=1,
+            max_size=MAX_CONNECTIONS,
+            timeout=CONNECTION_SECONDS,
+            check=AsyncConnectionPool.check_connection,
+            open=False,
+            name="langgraph_durable.checkpoint",
+        )
+
+    async def open(self) -> None:
+        """Connect, and create LangGraph's tables where they are missing."""
+        self._warn_of_unreachable()
+        try:
+            await self._pool.open(wait=True, timeout=OUTAGE_SECONDS)
+        except PoolTimeout as error:
+            await self._pool.close()
+            raise StoreError(f"PostgreSQL can't be reached for checkpoints: {error}") from error
+        await _through_outage(self._setup)
+
+    async def aclose(self) -> None:
+        """Close the pool."""
+        await self._pool.close()
+
+    async def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread's checkpoints: not fenced, so only for a thread of no live run."""
+        saver = AsyncPostgresSaver(self._pool)
+        await _through_outage(lambda: saver.adelete_thread(thread_id))
+
+    async def _setup(self) -> None:
+        """Create the tables, one process at a time.
+
+        The lock is held on a connection beside: LangGraph's setup must run outside a
+        transaction, as it creates indexes concurrently.
+        """
+        async with self._pool.connection() as gate:
+            while True:
+                async with gate.transaction():
+                    answer = await gate.execute(fence.TRY_SETUP_LOCK)
+                    row = await answer.fetchone()
+                    if row is not None and True in row.values():
+                        await AsyncPostgresSaver(self._pool).setup()
+                        return
+                await asyncio.sleep(SETUP_POLL_SECONDS)
+
+    @asynccontextmanager
+    async def _saver(self, now: Pass) -> AsyncIterator[FencedSaver]:
+        yield FencedPostgresSaver(now, self._pool, self._serializer())
+
+
+class FencedPostgresSaver(FencedSaver):
+    """LangGraph's PostgreSQL saver for one pass."""
+
+    def __init__(self, now: Pass, pool: Pool, serde: StateSerializer) -> None:
+        super().__init__(now, AsyncPostgresSaver(pool, serde=serde))
+        self._pool = pool
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Write a checkpoint.
+
+        LangGraph puts primitives into a JSON column; those that it would refuse or change
+        go to the other values, as bytes.
+
+        Raises:
+            LeaseLost: another worker owns the run; nothing was written.
+        """
+        versions = checkpoint["channel_versions"]
+        boxed = {
+            channel: Boxed(value)
+            for channel, value in checkpoint["channel_values"].items()
+            if isinstance(value, (str, int, float)) and not fits_json(value) and channel in versions
+        }
+        if boxed:
+            checkpoint = {**checkpoint, "channel_values": checkpoint["channel_values"] | boxed}
+            # Always, not only when it changed: the thread may come from LangGraph's own
+            # saver, which kept the value in the JSON of an older checkpoint.
+            new_versions = {**new_versions, **{channel: versions[channel] for channel in boxed}}
+        return await super().aput(config, checkpoint, metadata, new_versions)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Prune threads.
+
+        Raises:
+            LeaseLost: another worker owns the run; nothing was deleted.
+        """
+        await self._write(lambda saver: saver.aprune(thread_ids, strategy=strategy), snapshot=True)
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Prune threads, from a node's thread."""
+        return self._wait(self.aprune(thread_ids, strategy=strategy))
+
+    async def _read(self, act: Act[T]) -> T:
+        return await _through_outage(lambda: act(self._plain))
+
+    async def _write(self, act: Act[T], *, progress: bool = False, snapshot: bool = False) -> T:
+        mark = progress and not self._pass.progressed
+        check = fence.MARK_PROGRESS if mark else fence.HOLD_LEASE
+
+        async def once() -> T:
+            async with self._pool.connection() as connection, connection.transaction():
+                if snapshot:
+                    await connection.execute(fence.ONE_SNAPSHOT)
+                await self._hold_lease(connection, check)
+                return await act(AsyncPostgresSaver(connection, serde=self.serde))
+
+        result = await _through_outage(once)
+        self._pass.progressed |= mark
+        return result
+
+    async def _hold_lease(self, connection: AsyncConnection[DictRow], query: Any) -> None:
+        lease = self._pass.lease
+        held = await connection.execute(query, (lease.run_id, lease.epoch))
+        if await held.fetchone() is None:
+            raise self._pass.lose()
+
+
+async def _through_outage(act: Callable[[], Awaitable[T]]) -> T:
+    """Try again while the database is away: every act here may be repeated."""
+
+    async def once() -> T:  # tenacity wants a coroutine function, and a lambda is none
+        return await act()
+
+    return await AsyncRetrying(
+        retry=retry_if_exception(_is_outage),
+        wait=wait_random_exponential(multiplier=0.05, max=1),
+        stop=stop_after_delay(OUTAGE_SECONDS),
+        reraise=True,
+    )(once)
+
+
+def _is_outage(error: BaseException) -> bool:
+    return isinstance(error, OperationalError) and not isinstance(error, PoolClosed)

@@ -1,0 +1,111 @@
+"""Fenced savers on SQLite: a connection for each pass, with triggers that only it sees.
+
+LangGraph's SQLite saver commits by itself, so nothing can be put around it; the triggers
+run inside its statements. They need the checkpoints in the same file as the runs.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiosqlite
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from ..errors import StoreError
+from ..store import fence
+from .fenced import Act, FencedSaver, Pass, T
+from .savers import Savers
+
+_ATTEMPTS = 8  # SQLite itself waits up to `fence.BUSY_SECONDS` in each
+
+
+class SqliteSavers(Savers):
+    """The savers of a SQLite file. Nothing stays open between passes."""
+
+    async def open(self) -> None:
+        """Create LangGraph's tables where they are missing."""
+        self._warn_of_unreachable()
+        try:
+            async with self._plain(new=True) as saver:
+                await _until_free(saver.setup)
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"the SQLite file {self._target} can't be opened: {error}") from error
+
+    async def aclose(self) -> None:
+        """Do nothing: each pass closes its own connection."""
+
+    async def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread's checkpoints: not fenced, so only for a thread of no live run."""
+        async with self._plain() as saver:
+            await _until_free(lambda: saver.adelete_thread(thread_id))
+
+    @asynccontextmanager
+    async def _saver(self, now: Pass) -> AsyncIterator[FencedSaver]:
+        async with self._plain() as saver:
+            await saver.conn.executescript(fence.SQLITE_FENCE)
+            await saver.conn.execute(fence.SQLITE_LEASE, (now.lease.run_id, now.lease.epoch))
+            await saver.conn.commit()
+            yield FencedSqliteSaver(now, saver)
+
+    @asynccontextmanager
+    async def _plain(self, *, new: bool = False) -> AsyncIterator[AsyncSqliteSaver]:
+        async with aiosqlite.connect(self._target, timeout=fence.BUSY_SECONDS) as connection:
+            await connection.executescript(fence.SQLITE_PRAGMAS)
+            saver = AsyncSqliteSaver(connection, serde=self._serializer())
+            saver.is_setup = not new  # `open` has seen to it, once for all passes
+            yield saver
+
+
+class FencedSqliteSaver(FencedSaver):
+    """LangGraph's SQLite saver for one pass."""
+
+    _plain: AsyncSqliteSaver
+
+    async def _write(self, act: Act[T], *, progress: bool = False, snapshot: bool = False) -> T:
+        # the triggers check the lease and mark progress, so there is nothing to add
+        return await _until_free(lambda: self._whole(act))
+
+    async def _read(self, act: Act[T]) -> T:
+        return await _until_free(lambda: act(self._plain))
+
+    async def _whole(self, act: Act[T]) -> T:
+        """Leave no transaction open: the saver does when it is cancelled before its commit."""
+        try:
+            return await act(self._plain)
+        except sqlite3.IntegrityError as error:
+            if fence.LEASE_LOST in str(error):
+                raise self._pass.lose() from None
+            raise
+        except BaseException:
+            # under its lock, or the rollback could hit the write of a sibling
+            async with self._plain.lock:
+                await self._plain.conn.rollback()
+            raise
+
+
+async def _until_free(act: Callable[[], Awaitable[T]]) -> T:
+    """Try again while the file is locked.
+
+    SQLite waits by itself in the ordinary case. It doesn't where two connections would wait
+    for each other, as when the journal mode is set or the log of a killed process recovered.
+    """
+
+    async def once() -> T:  # tenacity wants a coroutine function, and a lambda is none
+        return await act()
+
+    return await AsyncRetrying(
+        retry=retry_if_exception(_is_locked),
+        wait=wait_random_exponential(multiplier=0.02, max=1),
+        stop=stop_after_attempt(_ATTEMPTS),
+        reraise=True,
+    )(once)
+
+
+def _is_locked(error: BaseException) -> bool:
+    if not isinstance(error, sqlite3.OperationalError):
+        return False
+    primary = error.sqlite_errorcode & 0xFF  # the rest of the code says which kind of busy
+    return primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

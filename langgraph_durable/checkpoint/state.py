@@ -1,0 +1,182 @@
+"""What graph state becomes in the database, and what comes back.
+
+Strict msgpack: LangGraph's own safe types and the classes registered by the application
+come back as themselves; any other class comes back as a dict, and a name found in the
+data never chooses code to run. Never pickle.
+
+Text, on SQLite and PostgreSQL alike:
+
+- In state, writes, messages, questions and answers, NUL and lone surrogates (half an
+  emoji) come back as they were, as values and as dict keys, inside containers, pydantic
+  models, dataclasses and `Send`. A value with a lone surrogate is stored in an escaped
+  form under a type tag of its own, because UTF-8 has no surrogates. Inside any other
+  object, such as a `SecretStr`, a lone surrogate becomes `?`.
+- In metadata, which only describes a checkpoint, NUL becomes U+2400, a lone surrogate
+  U+FFFD, and a number that JSON doesn't have (NaN, infinity) null.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any
+
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.types import Send
+from pydantic import BaseModel
+
+from ..values import clean_text
+
+ESCAPED = "msgpack+surrogates"  # the type tag of an escaped value
+
+_MARK = "\x1b"
+_TO_ESCAPE = re.compile(f"[\ud800-\udfff{_MARK}]")
+_ESCAPE = re.compile(f"{_MARK}([0-9a-f]{{4}})")
+_NOT_IN_JSONB = re.compile("[\x00\ud800-\udfff]")
+
+
+class Boxed:
+    """A primitive that LangGraph would put into a JSON column, which would change or refuse it.
+
+    The serializer opens the box, so that the value itself is what is stored.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def fits_json(value: Any) -> bool:
+    """Whether a JSONB column gives a primitive back as it was, in value and in type."""
+    if type(value) is str:
+        return _NOT_IN_JSONB.search(value) is None
+    # a float comes back as an int when it is large and whole; an Enum as its bare value
+    return value is None or type(value) in (bool, int)
+
+
+def unreachable(classes: Iterable[type]) -> list[str]:
+    """Name the classes that come back as dicts all the same.
+
+    LangGraph notes a class by its module and bare name, and so finds none inside a
+    function or another class.
+    """
+    return [
+        f"{cls.__module__}.{cls.__qualname__}"
+        for cls in classes
+        if getattr(sys.modules.get(cls.__module__), cls.__name__, None) is not cls
+    ]
+
+
+class StateSerializer(JsonPlusSerializer):
+    """LangGraph's serializer, strict, which loses no lone surrogate."""
+
+    def __init__(self, classes: Iterable[type] = ()) -> None:
+        # an empty allowlist is strict as well; to leave it out would allow everything
+        super().__init__(pickle_fallback=False, allowed_msgpack_modules=tuple(classes))
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Encode; a value with lone surrogates gets a tag of its own."""
+        if isinstance(obj, Boxed):
+            obj = obj.value
+        try:
+            tag, data = super().dumps_typed(obj)
+        except TypeError:  # so it refuses a lone surrogate in a dict key, and much else
+            escaped = rewrite(obj, _escape)
+            if escaped is obj:
+                raise
+            return ESCAPED, super().dumps_typed(escaped)[1]
+        # In a value a lone surrogate becomes "?". Only then is there anything to look for.
+        if tag == "msgpack" and b"?" in data:
+            escaped = rewrite(obj, _escape)
+            if escaped is not obj:
+                return ESCAPED, super().dumps_typed(escaped)[1]
+        return tag, data
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Decode what `dumps_typed` made."""
+        tag, encoded = data
+        if tag == ESCAPED:
+            return rewrite(super().loads_typed(("msgpack", encoded)), _unescape)
+        return super().loads_typed(data)
+
+
+def _escape(text: str) -> str:
+    if _TO_ESCAPE.search(text) is None:
+        return text
+    return _TO_ESCAPE.sub(lambda found: f"{_MARK}{ord(found[0]):04x}", text)
+
+
+def _unescape(text: str) -> str:
+    if _MARK not in text:
+        return text
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def rewrite(value: Any, text: Callable[[str], str]) -> Any:
+    """Return `value` with each string in it passed through `text`.
+
+    What has nothing to change is returned itself, not a copy.
+    """
+    if isinstance(value, str):
+        return value if isinstance(value, Enum) else text(value)
+    if isinstance(value, dict):
+        pairs = [(rewrite(key, text), rewrite(item, text)) for key, item in value.items()]
+        same = all(k is key and v is value[key] for (k, v), key in zip(pairs, value, strict=True))
+        return value if same else dict(pairs)
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return _rewrite_items(value, text)
+    if isinstance(value, BaseModel):
+        return _rewrite_model(value, text)
+    if isinstance(value, Send):
+        return _rewrite_attributes(value, ["arg"], text)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _rewrite_attributes(value, [f.name for f in dataclasses.fields(value)], text)
+    return value
+
+
+def _rewrite_items(value: Any, text: Callable[[str], str]) -> Any:
+    items = [rewrite(item, text) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    make = getattr(value, "_make", type(value))  # a named tuple takes its items one by one
+    return make(items)
+
+
+def _rewrite_model(value: BaseModel, text: Callable[[str], str]) -> BaseModel:
+    kept = [name for name, field in type(value).model_fields.items() if not field.exclude]
+    old = {name: value.__dict__[name] for name in kept if name in value.__dict__}
+    old |= value.model_extra or {}
+    new = {name: rewrite(item, text) for name, item in old.items()}
+    changed = {name: item for name, item in new.items() if item is not old[name]}
+    return value.model_copy(update=changed) if changed else value
+
+
+def _rewrite_attributes(value: Any, names: list[str], text: Callable[[str], str]) -> Any:
+    clone = None
+    for name in names:
+        old = getattr(value, name)
+        new = rewrite(old, text)
+        if new is not old:
+            clone = clone or copy.copy(value)
+            object.__setattr__(clone, name, new)  # it may be frozen
+    return clone or value
+
+
+def clean_metadata(value: Any) -> Any:
+    """Make metadata fit for a JSON column of either database."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {clean_metadata(key): clean_metadata(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [clean_metadata(item) for item in value]
+    return value

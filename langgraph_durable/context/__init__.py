@@ -1,0 +1,385 @@
+"""RunContext: what an agent's code calls so that nothing is asked, paid or done twice.
+
+Each method follows one pattern: look the key up in the journal; if it is recorded, answer
+from there; else make the call, record it, and return what was recorded, so that the first
+time and every replay see the same (design §4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from langchain_core.messages import AIMessage
+
+from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
+from langgraph_durable.context.blocking import BlockingContext
+from langgraph_durable.context.calls import Call, perform
+from langgraph_durable.context.pass_state import PassState
+from langgraph_durable.context.places import Here, Places, here
+from langgraph_durable.context.questioning import answered, put
+from langgraph_durable.context.tooling import call_tool
+from langgraph_durable.errors import BadInput, DurableError, Parked, UnknownRoute
+from langgraph_durable.models import ModelRoutes, normalise, usage
+from langgraph_durable.policy import Policy
+from langgraph_durable.runs import (
+    Choice,
+    Effect,
+    Lease,
+    Question,
+    Retry,
+    Run,
+    Step,
+)
+from langgraph_durable.tools import ToolHub
+from langgraph_durable.values import Types, fingerprint, readable
+
+__all__ = ["Here", "Journal", "PassState", "Places", "RunContext", "Services", "current_run"]
+
+
+class Journal(Protocol):
+    """What a context needs to remember one run. The worker passes it in.
+
+    The writer thread of `journal` fits it, and so does `testing.MemoryJournal`.
+    """
+
+    def recorded(self, key: str) -> Step | None:
+        """Return what is journaled under a key, in any state."""
+        ...
+
+    def answer(self, key: str, digest: str) -> Question | None:
+        """Return the decided or expired question of a key that was put for this payload."""
+        ...
+
+    async def record(self, step: Step) -> Step:
+        """Write a step and return it as recorded; raises LeaseLost or StepConflict."""
+        ...
+
+
+def _no_note(_type: str, _data: Mapping[str, Any]) -> None:
+    """Nobody listens for warnings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the steps of a context call: models, tools, rules, time and chance."""
+
+    models: ModelRoutes = field(default_factory=lambda: ModelRoutes({}))
+    tools: ToolHub = field(default_factory=ToolHub)
+    policy: Policy = field(default_factory=Policy)
+    types: Types = field(default_factory=Types)
+    clock: Clock = field(default_factory=SystemClock)
+    chance: Chance = field(default_factory=SystemChance)
+    retry: Retry = field(default_factory=lambda: Retry(attempts=1))
+    sleep: Callable[[float], Any] = asyncio.sleep
+    note: Callable[[str, Mapping[str, Any]], None] = _no_note
+
+
+_current: ContextVar[RunContext] = ContextVar("langgraph_durable_run")
+
+
+def current_run() -> RunContext:
+    """Return the RunContext of the code that is running.
+
+    Works in nodes, tools and plain functions of a run, in threads that LangGraph or
+    `asyncio.to_thread` started, and not in threads of your own (`run_in_executor`,
+    `threading.Thread`): hand the context over there.
+
+    Raises:
+        DurableError: no durable run is being executed here.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise DurableError(
+            "current_run() was called outside of a durable run. It works in code that a Worker "
+            "runs; in a thread of your own pass the RunContext along."
+        ) from None
+
+
+class RunContext:
+    """One pass over one run, as its code sees it.
+
+    Keys are explicit, stable and meaningful: `"classify"`, `f"pay:{invoice}"`; a loop
+    carries its index. A key names one call in the run for ever.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        lease: Lease,
+        journal: Journal,
+        services: Services,
+        state: PassState | None = None,
+    ) -> None:
+        self.run = run
+        self.lease = lease
+        self.journal = journal
+        self.services = services
+        self.state = state or PassState()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    # --- who and where -----------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.run.id
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that submitted the run."""
+        return self.run.tenant
+
+    @property
+    def agent(self) -> str:
+        """The agent's name."""
+        return self.run.agent
+
+    @property
+    def thread(self) -> str:
+        """The conversation that the run belongs to."""
+        return self.run.thread
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token: it grows with every claim of the run."""
+        return self.lease.epoch
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is: 1, and one more for each failure since the last progress."""
+        return self.run.attempts + 1
+
+    def idempotency_key(self, key: str) -> str:
+        """Return the key under which an outside system can recognise this step's repeats."""
+        return f"{self.run_id}:{key}"
+
+    @property
+    def blocking(self) -> BlockingContext:
+        """The same methods for sync nodes and sync tools."""
+        return BlockingContext(self, self._loop, self._thread)
+
+    # --- steps -------------------------------------------------------------------------
+
+    async def llm(
+        self,
+        key: str,
+        messages: Any,
+        *,
+        route: str = "default",
+        tools: Sequence[Any] | None = None,
+        response_format: Any = None,
+        retry: Retry | None = None,
+        timeout_seconds: float | None = None,
+    ) -> AIMessage:
+        """Ask the model of a route once; every replay gets the recorded answer.
+
+        A prompt that changed since it was recorded is noted as a warning, and the recorded
+        answer is used: prompts are edited all the time, and an answer that was paid and
+        acted upon stands.
+
+        With `response_format` (a pydantic class or a JSON schema) the parsed content is in
+        `message.additional_kwargs["parsed"]`.
+
+        Raises:
+            UnknownRoute: no model is configured for the route.
+            NotEncodable: the answer can't be journaled.
+        """
+        models = self.services.models
+        if route not in models:
+            raise UnknownRoute(route, models.names)
+        asked = normalise(messages)
+        request = {"route": route, "messages": asked, "tools": [_tool_name(t) for t in tools or ()]}
+
+        async def ask() -> AIMessage:
+            return await models.ask(route, asked, tools=tools, response_format=response_format)
+
+        call = Call(
+            key=key,
+            kind="llm",
+            name=route,
+            fingerprint=fingerprint(request, types=self.services.types, where=f"step {key!r}"),
+            request=readable(asked[-1].content if asked else ""),
+            strict=False,
+            make=ask,
+            tokens=usage,
+            retry=retry,
+            timeout_seconds=timeout_seconds,
+        )
+        answer: AIMessage = await perform(self, call)
+        return answer
+
+    async def tool(
+        self,
+        key: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        retry: Retry | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Call a tool; returns its result, or `Refused` if a person refused the call.
+
+        If policy asks, the run parks with the exact arguments until somebody decides. An
+        idempotent tool gets `"<run_id>:<key>"` and the fencing token; a `once` tool is
+        never blindly repeated after a crash.
+
+        Raises:
+            UnknownTool: no such tool.
+            BadInput: the arguments don't fit the tool.
+            NonDeterminismError: the key was recorded for another tool or other arguments.
+            ToolDenied: policy forbids the call.
+            ToolError: the tool reported a failure.
+        """
+        return await call_tool(self, key, tool, dict(arguments or {}), retry, timeout_seconds)
+
+    async def once(
+        self,
+        key: str,
+        call: Callable[[], Any],
+        *,
+        request: Any = None,
+        effect: Effect = Effect.READ,
+        retry: Retry | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Record the result of a call of your own (sync functions run in a thread).
+
+        `request`, if given, is what the call depends on: another one on replay is an
+        error. A crash after the call and before its record makes the call again, unless
+        `effect` is ONCE: then the run parks and asks a person whether it happened.
+
+        Raises:
+            NonDeterminismError: the key was recorded for another request.
+            NotEncodable: the result can't be journaled.
+        """
+        digest = ""
+        if request is not None:
+            digest = fingerprint(request, types=self.services.types, where=f"step {key!r}")
+        step = Call(
+            key=key,
+            kind="once",
+            name=getattr(call, "__qualname__", ""),
+            fingerprint=digest,
+            request="" if request is None else readable(request),
+            make=call,
+            effect=Effect(effect),
+            retry=retry,
+            timeout_seconds=timeout_seconds,
+        )
+        return await perform(self, step)
+
+    async def ask(
+        self,
+        key: str,
+        question: Any,
+        *,
+        choices: tuple[Choice, ...] = ("respond",),
+        schema: Mapping[str, Any] | None = None,
+        role: str | None = None,
+        expires_in_seconds: float | None = None,
+        on_expiry: str = "fail",
+        default: Any = None,
+    ) -> Any:
+        """Ask a person and wait without a worker; returns the answer.
+
+        `respond` gives its value, `approve` gives True, `reject` gives `Refused`. A
+        question that nobody answers in time takes the declared path: `fail` ends the run,
+        `reject` gives `Refused(expired=True)`, `default` gives `default`.
+        """
+        if on_expiry not in ("fail", "reject", "default"):
+            raise BadInput(f"on_expiry is 'fail', 'reject' or 'default', not {on_expiry!r}")
+        wanted = Question(
+            id="",
+            key=key,
+            kind="ask",
+            payload=question,
+            digest=fingerprint(question, types=self.services.types, where=f"question {key!r}"),
+            allowed=choices,
+            role=role,
+            schema=schema,
+            expires_in_seconds=expires_in_seconds,
+            on_expiry=on_expiry,  # type: ignore[arg-type]  # checked above
+            default=default,
+        )
+
+        async def answer() -> Any:
+            decided = self.journal.answer(key, wanted.digest)
+            if decided is None:
+                put(self, wanted)
+            return answered(decided)
+
+        call = Call(
+            key=key,
+            kind="ask",
+            fingerprint=wanted.digest,
+            request=readable(question),
+            make=answer,
+            retry=Retry(attempts=1),
+        )
+        return await perform(self, call)
+
+    async def now(self, key: str) -> datetime:
+        """Return the time, aware, in UTC; a replay sees the same."""
+        value: datetime = await self._given(key, "now", self.services.clock.now)
+        return value
+
+    async def uuid(self, key: str) -> UUID:
+        """Return a new id; a replay sees the same."""
+        value: UUID = await self._given(key, "uuid", self.services.chance.uuid)
+        return value
+
+    async def random(self, key: str) -> float:
+        """Return a number in [0, 1); a replay sees the same."""
+        value: float = await self._given(key, "random", self.services.chance.random)
+        return value
+
+    async def sleep(self, key: str, seconds: float) -> None:
+        """Wait without a worker: the run leaves it and is queued again when the time comes."""
+        if seconds < 0:
+            raise BadInput(f"step {key!r}: a run can't sleep for {seconds:g} seconds")
+        clock = self.services.clock
+        until: datetime = await self._given(
+            key, "sleep", lambda: clock.now() + timedelta(seconds=seconds)
+        )
+        remaining = (until - clock.now()).total_seconds()
+        if remaining > 0:
+            before = self.state.sleep_seconds
+            self.state.sleep_seconds = remaining if before is None else min(before, remaining)
+            raise Parked(f"the run sleeps until {until.isoformat()}")
+
+    async def _given(self, key: str, kind: Any, value: Callable[[], Any]) -> Any:
+        async def make() -> Any:
+            return value()
+
+        return await perform(self, Call(key=key, kind=kind, make=make))
+
+    # --- for the modes -----------------------------------------------------------------
+
+    def here(self) -> Here:
+        """Return where in the graph the calling code runs."""
+        return here(self.state.places)
+
+    def enter(self) -> Any:
+        """Make this the current run of the calling context; returns the token to leave with."""
+        return _current.set(self)
+
+    @staticmethod
+    def leave(token: Any) -> None:
+        """Undo `enter`."""
+        _current.reset(token)
+
+
+def _tool_name(tool: Any) -> str:
+    if isinstance(tool, Mapping):
+        function = tool.get("function", tool)
+        return str(function.get("name", "?"))
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", type(tool).__name__))

@@ -1,0 +1,207 @@
+"""The pattern of every step: look up, call, record.
+
+Think of a death on each line: before the call, nothing happened; after the call and before
+the record, the call is made again under the same key (a write left an intent row, so the
+repeat is visible); after the record, the journal answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from langgraph.errors import GraphBubbleUp
+from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
+
+from langgraph_durable import calls
+from langgraph_durable.errors import (
+    BadInput,
+    CodeChanged,
+    DuplicateKey,
+    NonDeterminismError,
+    StepTimeout,
+    StoreError,
+    ToolDenied,
+    ToolError,
+)
+from langgraph_durable.runs import Effect, Retry, Step, StepKind, StepState
+from langgraph_durable.values import clean_text, decode, encode
+
+if TYPE_CHECKING:
+    from langgraph_durable.context import RunContext
+    from langgraph_durable.context.places import Here
+
+MAX_KEY_CHARACTERS = 200
+#: Errors that another try of the same call can't cure.
+HOPELESS = (GraphBubbleUp, BadInput, NonDeterminismError, DuplicateKey, ToolDenied)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A step that is to be made, unless the journal has it."""
+
+    key: str
+    kind: StepKind
+    make: Callable[[], Any]
+    name: str = ""
+    fingerprint: str = ""
+    request: str = ""
+    strict: bool = True  # another fingerprint on replay is an error, not a warning
+    effect: Effect = Effect.READ
+    tokens: Callable[[Any], tuple[int, int]] | None = None
+    approval_id: str | None = None
+    retry: Retry | None = None
+    timeout_seconds: float | None = None
+
+
+async def perform(ctx: RunContext, call: Call) -> Any:
+    """Answer a step from the journal, or make it and record it."""
+    ctx.state.gate()
+    at = begin(ctx, call.key)
+    known = ctx.journal.recorded(call.key)
+    if known is not None:
+        check_same(ctx, call, known, at)
+        if known.state is StepState.RECORDED:
+            return replay(ctx, known)
+    return await ctx.state.fly(make_and_record(ctx, call, known, at))
+
+
+def begin(ctx: RunContext, key: str) -> Here:
+    """Check a key and take note of its use here."""
+    if not isinstance(key, str) or not key or len(key) > MAX_KEY_CHARACTERS or not key.isprintable():
+        raise BadInput(
+            f"step key {key!r} must be printable text of 1 to {MAX_KEY_CHARACTERS} characters"
+        )
+    at = ctx.here()
+    ctx.state.use(key, at)
+    return at
+
+
+def check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
+    """Refuse to answer a call with what another call recorded.
+
+    In graph mode a node that was finished before is not run again, so a key that a later
+    loop pass reuses would meet the earlier pass's answer: there the place is compared too.
+    """
+    if ctx.run.mode == "graph" and known.place and known.place != at.path:
+        raise DuplicateKey(call.key, known.place, at.path)
+    same_call = (known.kind, known.name) == (call.kind, call.name) or call.kind in ("llm", "once")
+    if known.kind != call.kind or not same_call:
+        raise NonDeterminismError(call.key, _shown(known.kind, known.name), _shown(call.kind, call.name))
+    if known.fingerprint == call.fingerprint:
+        return
+    if call.strict:
+        raise NonDeterminismError(
+            call.key,
+            f"{_shown(known.kind, known.name)} {known.request}",
+            f"{_shown(call.kind, call.name)} {call.request}",
+        )
+    data = {"key": call.key, "recorded": known.request, "requested": call.request}
+    ctx.services.note("request_changed", data)
+
+
+def replay(ctx: RunContext, known: Step) -> Any:
+    """Return a recorded answer."""
+    ctx.state.answered(known.input_tokens + known.output_tokens)
+    try:
+        return decode(known.value or "null", types=ctx.services.types)
+    except StoreError as error:  # its class is not registered any more
+        raise CodeChanged(ctx.agent, f"class for step {known.key!r}", f"{error}.") from error
+
+
+async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: Here) -> Any:
+    """Make the call, by policy more than once, and record what came of it."""
+    tries = known.attempts if known is not None else 0
+    step = Step(
+        key=call.key,
+        kind=call.kind,
+        name=call.name,
+        fingerprint=call.fingerprint,
+        request=clean_text(call.request),
+        place=at.path,
+        attempts=tries,
+        approval_id=call.approval_id,
+    )
+    retry = call.retry or ctx.services.retry
+    trying = AsyncRetrying(
+        stop=stop_after_attempt(retry.attempts),
+        wait=wait_random_exponential(
+            multiplier=retry.first_seconds, exp_base=retry.factor, max=retry.limit_seconds
+        ),
+        retry=lambda state: _is_worth_another(retry, state),
+        sleep=ctx.services.sleep,
+        reraise=True,
+    )
+    async for attempt in trying:
+        with attempt:
+            tries += 1
+            step = replace(step, attempts=tries)
+            if attempt.retry_state.attempt_number > 1:
+                ctx.state.gate()  # between tries the lease may have gone
+            return await _one_try(ctx, call, step)
+    raise AssertionError("unreachable: tenacity returns or raises")
+
+
+async def _one_try(ctx: RunContext, call: Call, step: Step) -> Any:
+    if call.effect.is_write:
+        await ctx.journal.record(replace(step, state=StepState.INTENT))
+    started = time.monotonic()
+    try:
+        value = await _called(call)
+        text = encode(value, types=ctx.services.types, where=f"step {call.key!r}")
+    except Exception as error:
+        if not isinstance(error, GraphBubbleUp):
+            await _record_failure(ctx, call, step, error, time.monotonic() - started)
+        raise
+    tokens = call.tokens(value) if call.tokens else (0, 0)
+    await ctx.journal.record(
+        replace(
+            step,
+            state=StepState.RECORDED,
+            value=text,
+            input_tokens=tokens[0],
+            output_tokens=tokens[1],
+            seconds=time.monotonic() - started,
+        )
+    )
+    # what was encoded, so that the first time and every replay see the same
+    return decode(text, types=ctx.services.types)
+
+
+async def _called(call: Call) -> Any:
+    if call.timeout_seconds is None:
+        return await calls.call(call.make)
+    try:
+        async with asyncio.timeout(call.timeout_seconds):
+            return await calls.call(call.make)
+    except TimeoutError as error:
+        raise StepTimeout(call.key, call.timeout_seconds) from error
+
+
+async def _record_failure(
+    ctx: RunContext, call: Call, step: Step, error: Exception, seconds: float
+) -> None:
+    """Journal a failed call as an attempt: never an answer.
+
+    The intent of a `once` call stays, unless the tool itself says that it failed: the
+    effect may have happened all the same, and must not be repeated blindly.
+    """
+    unsure = getattr(error, "outcome_unknown", not isinstance(error, ToolError))
+    if call.effect is Effect.ONCE and unsure:
+        return
+    said = clean_text(f"{type(error).__name__}: {error}")[:2000]
+    await ctx.journal.record(replace(step, state=StepState.FAILED, error=said, seconds=seconds))
+
+
+def _is_worth_another(retry: Retry, state: RetryCallState) -> bool:
+    error = state.outcome.exception() if state.outcome is not None else None
+    if error is None or isinstance(error, HOPELESS) or not isinstance(error, Exception):
+        return False
+    return isinstance(error, retry.on)
+
+
+def _shown(kind: str, name: str) -> str:
+    return f"{kind} {name!r}" if name else kind

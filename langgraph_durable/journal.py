@@ -1,0 +1,323 @@
+"""The writer thread of a worker: group commit, fence, heartbeat.
+
+One thread, with a connection of its own, writes what all runs of the worker have to
+record: while one commit is under way the next steps gather, and go together in the next.
+The same thread keeps the leases, so a blocked event loop doesn't lose them (a C call that
+holds the GIL for longer than the lease does; then the fence holds).
+
+The thread is where a lost lease is noticed. It sets `LeaseLost` on the futures of that
+run's steps and on `RunJournal.lost`, which the worker watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from langgraph_durable.errors import DurableError, LeaseLost, StepConflict, StoreError
+from langgraph_durable.runs import Lease, Question, QuestionState, Status, Step, StepState
+from langgraph_durable.store import Journaled, RunStore, Write
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH = 500
+LOOK_SECONDS = 0.5  # at most this often is a lease looked at because something rang
+
+
+class RunJournal:
+    """The journal of one claimed run, as its context sees it (see `context.Journal`)."""
+
+    def __init__(self, writer: JournalWriter, lease: Lease, start: Journaled, deadline: float | None) -> None:
+        self.lease = lease
+        self.deadline = deadline  # monotonic; past it the lease is no longer kept
+        self.loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self.loop.create_future()
+        self.cancelling = asyncio.Event()
+        self.kept_until = time.monotonic() + writer.lease_seconds
+        self._writer = writer
+        self._steps = {step.key: step for step in start.steps}
+        self._answers = {
+            (question.key, question.digest): question
+            for question in start.questions
+            if question.state in (QuestionState.DECIDED, QuestionState.EXPIRED)
+        }
+        self._questions = start.questions
+        self._next = max((step.seq for step in start.steps), default=0) + 1
+        self.progressed = False
+
+    def recorded(self, key: str) -> Step | None:
+        """Return what the journal has under a key, in any state."""
+        return self._steps.get(key)
+
+    def steps(self) -> Sequence[Step]:
+        """Return all steps that this worker knows."""
+        return list(self._steps.values())
+
+    def answer(self, key: str, digest: str) -> Question | None:
+        """Return the decided or expired question of a key, if it was put for this very payload."""
+        return self._answers.get((key, digest))
+
+    def questions(self) -> Sequence[Question]:
+        """Return all questions that the run had put when it was claimed."""
+        return self._questions
+
+    async def record(self, step: Step) -> Step:
+        """Write a step; returns when it is committed.
+
+        Raises:
+            LeaseLost: another worker owns the run now.
+            StepConflict: another writer recorded this key first.
+        """
+        known = self._steps.get(step.key)
+        step = replace(step, seq=known.seq if known else self._next, epoch=self.lease.epoch)
+        if known is None:
+            self._next += 1
+        future: asyncio.Future[None] = self.loop.create_future()
+        self._writer.write(_Pending(self, step, future))
+        await future
+        return step
+
+    def settled(self, step: Step) -> None:
+        """Take note of a step that is committed (in the loop, before its future answers)."""
+        self._steps[step.key] = step
+        if step.state is StepState.RECORDED:
+            self.progressed = True
+
+    def lose(self) -> None:
+        """Tell the run's loop that the lease is gone; any thread may call."""
+        self.call(_fail_once, self.lost, LeaseLost(self.lease.run_id, self.lease.epoch))
+
+    def call(self, function: Callable[..., None], *args: object) -> None:
+        """Call a function in the run's loop; nothing if that loop has ended."""
+        try:
+            self.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            log.debug("run %s: its loop has ended", self.lease.run_id)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A step that waits for its commit, and the future that its context awaits."""
+
+    journal: RunJournal
+    step: Step
+    future: asyncio.Future[None]
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ring:
+    """Somebody changed something: look at the leases."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """End the thread."""
+
+
+_Item: TypeAlias = _Pending | _Ring | _Stop
+
+
+@dataclass(slots=True)
+class _Beat:
+    """When leases are to be extended, by the monotonic clock."""
+
+    every: float
+    due: float = field(default=0.0)
+    last: float = field(default=0.0)
+
+    def again(self) -> None:
+        """Plan the next one."""
+        self.last = time.monotonic()
+        self.due = self.last + self.every
+
+
+class JournalWriter(threading.Thread):
+    """The thread. Start it once a worker; `follow` a run while the worker owns it."""
+
+    def __init__(self, store: RunStore, lease_seconds: float) -> None:
+        super().__init__(name="durable-journal", daemon=True)
+        self._store = store
+        self.lease_seconds = lease_seconds
+        self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._followed: dict[tuple[str, int], RunJournal] = {}
+        self._guard = threading.Lock()
+        self._beat = _Beat(lease_seconds / 3)
+
+    # --- called from event loops -------------------------------------------------------
+
+    def follow(self, lease: Lease, start: Journaled, limit_seconds: float | None = None) -> RunJournal:
+        """Keep a run's lease from now on, for at most `limit_seconds`."""
+        deadline = None if limit_seconds is None else time.monotonic() + limit_seconds
+        journal = RunJournal(self, lease, start, deadline)
+        with self._guard:
+            self._followed[lease.run_id, lease.epoch] = journal
+        return journal
+
+    def unfollow(self, lease: Lease) -> None:
+        """Stop keeping a run's lease."""
+        with self._guard:
+            self._followed.pop((lease.run_id, lease.epoch), None)
+
+    def write(self, pending: _Pending) -> None:
+        """Queue a step for the next commit."""
+        self._inbox.put(pending)
+
+    def ring(self) -> None:
+        """Look at the leases soon: a run may have been cancelled or taken."""
+        if self._followed:
+            self._inbox.put(_Ring())
+
+    def stop(self) -> None:
+        """Write what is queued, then end the thread."""
+        self._inbox.put(_Stop())
+        if self.is_alive():
+            self.join()
+
+    # --- the thread --------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Write and keep until stopped."""
+        self._beat.again()
+        stopping = False
+        while not stopping:
+            batch, stopping = self._gather()
+            for part in _without_repeats(batch):
+                self._commit(part)
+            if time.monotonic() >= self._beat.due:
+                self._keep()
+
+    def _gather(self) -> tuple[list[_Pending], bool]:
+        batch: list[_Pending] = []
+        stopping = False
+        try:
+            item = self._inbox.get(timeout=max(0.0, self._beat.due - time.monotonic()))
+            while True:
+                if isinstance(item, _Pending):
+                    batch.append(item)
+                elif isinstance(item, _Stop):
+                    stopping = True
+                else:  # a ring brings the next look forward, but no nearer than LOOK_SECONDS
+                    self._beat.due = min(self._beat.due, self._beat.last + LOOK_SECONDS)
+                if len(batch) >= MAX_BATCH:
+                    break
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        return batch, stopping
+
+    def _commit(self, batch: list[_Pending]) -> None:
+        if not batch:
+            return
+        started = time.monotonic()
+        writes = [Write(pending.journal.lease, pending.step) for pending in batch]
+        try:
+            refused = self._store.put_steps(writes, self.lease_seconds)
+        except StoreError as error:
+            self._later(batch, error)
+            return
+        except Exception as error:
+            self._apart(batch, error)
+            return
+        for pending, why in zip(batch, refused, strict=True):
+            pending.error = why
+            if why is None:
+                pending.journal.kept_until = started + self.lease_seconds
+        self._answer(batch)
+
+    def _later(self, batch: list[_Pending], error: StoreError) -> None:
+        """The database is away: keep trying for as long as a lease may still be ours."""
+        log.warning("the journal can't be written, trying on: %s", error)
+        now = time.monotonic()
+        for pending in batch:
+            if now < pending.journal.kept_until:
+                self._inbox.put(pending)
+            else:
+                lease = pending.journal.lease
+                pending.error = LeaseLost(lease.run_id, lease.epoch)
+        self._answer([pending for pending in batch if pending.error is not None])
+
+    def _apart(self, batch: list[_Pending], error: Exception) -> None:
+        """One row can't be written: don't let the others suffer for it."""
+        if len(batch) == 1:
+            log.error("step %r can't be recorded: %s", batch[0].step.key, error)
+            batch[0].error = DurableError(f"step {batch[0].step.key!r} can't be recorded: {error}")
+            self._answer(batch)
+            return
+        for pending in batch:
+            self._commit([pending])
+
+    def _answer(self, batch: Iterable[_Pending]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Pending]] = {}
+        for pending in batch:
+            by_loop.setdefault(pending.journal.loop, []).append(pending)
+        for part in by_loop.values():
+            part[0].journal.call(_resolve, part)
+
+    def _keep(self) -> None:
+        now = time.monotonic()
+        with self._guard:
+            journals = list(self._followed.values())
+        kept = [j for j in journals if j.deadline is None or now < j.deadline]
+        try:
+            found = self._store.heartbeat([journal.lease for journal in kept], self.lease_seconds)
+        except StoreError as error:
+            log.warning("leases can't be kept, trying on: %s", error)
+            self._lose_overdue(kept)
+            self._beat.again()
+            self._beat.due = self._beat.last + min(1.0, self._beat.every)
+            return
+        self._beat.again()
+        for journal in kept:
+            status = found.get(journal.lease.run_id)
+            if status is None:
+                journal.lose()
+                continue
+            journal.kept_until = now + self.lease_seconds
+            if status is Status.CANCELLING:
+                journal.call(journal.cancelling.set)
+
+    def _lose_overdue(self, journals: Iterable[RunJournal]) -> None:
+        now = time.monotonic()
+        for journal in journals:
+            if now >= journal.kept_until:
+                journal.lose()
+
+
+def _without_repeats(batch: list[_Pending]) -> list[list[_Pending]]:
+    """Split a batch so that no part names one step twice: one statement can't write a row twice."""
+    parts: list[list[_Pending]] = [[]]
+    seen: set[tuple[str, str]] = set()
+    for pending in batch:
+        name = (pending.journal.lease.run_id, pending.step.key)
+        if name in seen:
+            parts.append([])
+            seen = set()
+        seen.add(name)
+        parts[-1].append(pending)
+    return parts
+
+
+def _resolve(batch: list[_Pending]) -> None:
+    """In the run's loop: note what is committed, wake who waits, give up what is lost."""
+    for pending in batch:
+        if pending.error is None:
+            pending.journal.settled(pending.step)
+            if not pending.future.done():
+                pending.future.set_result(None)
+            continue
+        if isinstance(pending.error, LeaseLost | StepConflict):
+            _fail_once(pending.journal.lost, pending.error)
+        _fail_once(pending.future, pending.error)
+
+
+def _fail_once(future: asyncio.Future[None], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # marked as seen: nobody may be waiting for it

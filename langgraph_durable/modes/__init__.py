@@ -1,0 +1,135 @@
+"""Run an agent once over a claimed run, and say how the pass ended.
+
+The outcome is decided by the marks of the pass and by what the graph says, in one place
+and in one order: a lost lease, a cancel, an error that no attempt cures, questions, a
+timer, an error worth another attempt, a drain, the end.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.errors import GraphBubbleUp
+
+from langgraph_durable.agents import Agent
+from langgraph_durable.checkpoint import Savers
+from langgraph_durable.context import RunContext
+from langgraph_durable.errors import (
+    BadInput,
+    CodeChanged,
+    DuplicateKey,
+    NonDeterminismError,
+    PassEnded,
+    QuestionExpired,
+    QuestionSwallowed,
+    ToolDenied,
+)
+from langgraph_durable.modes import graph as graph_mode
+from langgraph_durable.modes import steps as steps_mode
+from langgraph_durable.modes.ending import Ending
+from langgraph_durable.runs import (
+    Asked,
+    Broke,
+    Cancelled,
+    Done,
+    Drained,
+    Outcome,
+    Question,
+    Retried,
+    Slept,
+)
+from langgraph_durable.values import clean_text
+
+__all__ = ["Ending", "Passage", "drive", "failure"]
+
+#: Errors that no further attempt of the same code can cure; they burn no attempts.
+INCURABLE = (
+    BadInput,
+    CodeChanged,
+    DuplicateKey,
+    NonDeterminismError,
+    QuestionExpired,
+    QuestionSwallowed,
+    ToolDenied,
+)
+
+
+@dataclass(slots=True)
+class Passage:
+    """What a pass needs beside its context: the past questions, and the checkpoints."""
+
+    questions: list[Question] = field(default_factory=list)
+    savers: Savers | None = None
+
+
+async def drive(agent: Agent, ctx: RunContext, passage: Passage) -> Outcome:
+    """Run the agent until it ends, waits or fails; returns what is to be settled.
+
+    Raises:
+        PassEnded: the lease is lost; there is nothing to settle.
+    """
+    token = ctx.enter()
+    ending: Ending | None = None
+    error: BaseException | None = None
+    try:
+        ending = await _run(agent, ctx, passage)
+    except GraphBubbleUp as unwound:
+        error = unwound if isinstance(unwound, PassEnded) else None
+    except Exception as raised:
+        error = raised
+    finally:
+        ctx.leave(token)
+    await ctx.state.land()
+    return _outcome(ctx, ending, error)
+
+
+async def _run(agent: Agent, ctx: RunContext, passage: Passage) -> Ending:
+    if agent.function is not None:
+        return Ending(value=await agent.function(ctx, ctx.run.input))
+    if agent.mode == "graph":
+        if passage.savers is None:
+            raise BadInput(f"agent {agent.name!r}: graph mode needs a store with checkpoints")
+        return await graph_mode.run(agent, ctx, passage.questions, passage.savers)
+    return await steps_mode.run(agent, ctx, passage.questions)
+
+
+def _outcome(ctx: RunContext, ending: Ending | None, error: BaseException | None) -> Outcome:
+    state = ctx.state
+    if state.lost is not None:
+        raise state.lost
+    if state.cancelling:
+        return Cancelled()
+    if isinstance(error, INCURABLE):
+        return Broke(failure(error))
+    # A sibling that failed does not hide a question: the question is put, and the failed
+    # node runs again, its recorded steps answered, when the run comes back.
+    asked = (*state.asked.values(), *(ending.asked if ending else ()))
+    if asked:
+        return Asked(asked)
+    if state.sleep_seconds is not None:
+        return Slept(state.sleep_seconds)
+    if error is not None and not isinstance(error, PassEnded):
+        return Retried(failure(error), progressed=getattr(ctx.journal, "progressed", False))
+    if state.draining or ending is None or ending.drained:
+        return Drained()
+    return Done(ending.text(ctx))
+
+
+def failure(error: BaseException, reason: str = "") -> Mapping[str, Any]:
+    """Return an error as it is stored with a run: type, sentence, reason, and where it arose."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames][-5:]
+    return {
+        "type": type(error).__name__,
+        "reason": reason or _reason(error),
+        "message": clean_text(str(error) or type(error).__name__)[:4000],
+        "where": own,
+    }
+
+
+def _reason(error: BaseException) -> str:
+    name = type(error).__name__
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_").removesuffix("_error")

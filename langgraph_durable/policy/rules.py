@@ -1,0 +1,264 @@
+"""Rules: what each says about which calls, as code or as data."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Literal
+
+from langgraph_durable.errors import BadInput
+from langgraph_durable.runs import Effect
+
+VerdictKind = Literal["allow", "deny", "ask"]
+Predicate = Callable[[Mapping[str, Any]], bool]
+
+_STRICTNESS: Mapping[str, int] = {"allow": 0, "ask": 1, "deny": 2}
+_EFFECTS = frozenset({"*", "write", *Effect})
+_CONDITIONS = ("tenant", "server", "role", "agent", "effect")  # beside the tool's name
+_ASK_ONLY = ("approver_role", "expires_in_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What is known of a call when policy is asked about it.
+
+    `asks` is the tool's own default; `role` is the role under which the run was submitted.
+    """
+
+    tenant: str
+    agent: str
+    server: str
+    tool: str
+    arguments: Mapping[str, Any]
+    effect: Effect
+    asks: bool = False
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A condition on one argument, as data, so that a rule made by a decision can be stored.
+
+    `argument` may be a path ("order.amount_cents"). All bounds that are given must hold.
+    """
+
+    argument: str
+    at_most: float | Decimal | None = None
+    more_than: float | Decimal | None = None
+    one_of: tuple[Any, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that bounds nothing, or whose bound is not a number."""
+        _name("a limit's argument", self.argument)
+        if self.one_of is not None:
+            if not isinstance(self.one_of, list | tuple):
+                raise BadInput(f"limit on {self.argument!r}: one_of is a list of values")
+            object.__setattr__(self, "one_of", tuple(self.one_of))
+        bounds = [bound for bound in (self.at_most, self.more_than) if bound is not None]
+        if not bounds and self.one_of is None:
+            raise BadInput(f"limit on {self.argument!r}: give at_most, more_than or one_of")
+        if any(_number(bound) is None for bound in bounds):
+            raise BadInput(f"limit on {self.argument!r}: a bound must be a finite number")
+
+    def holds(self, arguments: Mapping[str, Any]) -> bool | None:
+        """Return whether the limit holds, or None when the argument can't be compared.
+
+        An argument that is absent, or text where a number is due, is neither inside nor
+        outside: the rule that owns the limit takes the safe side.
+        """
+        value: Any = arguments
+        for part in self.argument.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                return None
+            value = value[part]
+        if self.one_of is not None and not any(_same(value, one) for one in self.one_of):
+            return False
+        if self.at_most is None and self.more_than is None:
+            return True
+        number = _number(value)
+        if number is None:
+            return None
+        return (self.at_most is None or number <= self.at_most) and (
+            self.more_than is None or number > self.more_than
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Allow, deny or ask: for whom, for which tool and when. `"*"` is anything.
+
+    `tool` is a bare name or "server.tool". `effect` may also be "write" (idempotent or
+    once). `when` sees the arguments: a function, a `Limit`, or several that must all hold.
+    An `ask` says who may approve (`approver_role`), for how long the question stays open
+    and what then happens. `overridable=False` keeps an `ask` from being skipped by any
+    other rule.
+    """
+
+    verdict: VerdictKind
+    tenant: str = "*"
+    server: str = "*"
+    tool: str = "*"
+    role: str = "*"
+    agent: str = "*"
+    effect: str = "*"
+    when: Predicate | Limit | tuple[Limit, ...] | None = None
+    approver_role: str | None = None
+    expires_in_seconds: float | None = None
+    on_expiry: Literal["reject", "fail"] = "reject"
+    overridable: bool = True
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a rule that could never mean anything."""
+        if self.verdict not in _STRICTNESS:
+            raise BadInput(f"a rule's verdict is allow, deny or ask, not {self.verdict!r}")
+        for part in ("tenant", "server", "tool", "role", "agent"):
+            _name(f"a rule's {part}", getattr(self, part))
+        if not isinstance(self.name, str):
+            raise BadInput(f"a rule's name is text, not {self.name!r}")
+        if self.effect not in _EFFECTS:
+            raise BadInput(f"a rule's effect is one of {sorted(_EFFECTS)}, not {self.effect!r}")
+        self._check_when()
+        self._check_question()
+
+    def _check_when(self) -> None:
+        if isinstance(self.when, Limit):
+            object.__setattr__(self, "when", (self.when,))
+        elif isinstance(self.when, tuple | list):
+            if not self.when or not all(isinstance(limit, Limit) for limit in self.when):
+                raise BadInput(f"rule {self.label}: `when` is a function or Limits")
+            object.__setattr__(self, "when", tuple(self.when))
+        elif self.when is not None and (
+            not callable(self.when) or inspect.iscoroutinefunction(self.when)
+        ):
+            # A coroutine is true before it has been awaited: such a rule would always match.
+            raise BadInput(f"rule {self.label}: `when` is a plain function, not async, or Limits")
+
+    def _check_question(self) -> None:
+        if self.on_expiry not in ("reject", "fail"):
+            raise BadInput(f"rule {self.label}: on_expiry is reject or fail")
+        if not isinstance(self.overridable, bool):
+            raise BadInput(f"rule {self.label}: overridable is true or false")
+        if self.verdict != "ask":
+            given = [part for part in _ASK_ONLY if getattr(self, part) is not None]
+            given += [] if self.overridable else ["overridable"]
+            if given:
+                raise BadInput(f"rule {self.label}: only an ask rule takes {', '.join(given)}")
+        if self.approver_role is not None:
+            _name("a rule's approver_role", self.approver_role)
+        seconds = self.expires_in_seconds
+        if seconds is not None and not ((_number(seconds) or 0) > 0):
+            raise BadInput(f"rule {self.label}: expires_in_seconds must be a number above 0")
+
+    @property
+    def label(self) -> str:
+        """What messages and the audit call the rule: its name, or else its conditions."""
+        if self.name:
+            return repr(self.name)
+        given = [
+            f"{c}={getattr(self, c)}" for c in ("tool", *_CONDITIONS) if getattr(self, c) != "*"
+        ]
+        given += ["when …"] if self.when is not None else []
+        return f"'{self.verdict} {', '.join(given) or 'everything'}'"
+
+    @property
+    def specificity(self) -> tuple[bool, int, int]:
+        """How a rule compares with others that match: the greatest wins."""
+        conditions = sum(getattr(self, c) != "*" for c in _CONDITIONS) + (self.when is not None)
+        return (self.tool != "*", conditions, _STRICTNESS[self.verdict])
+
+    def matches(self, call: ToolCall) -> bool:
+        """Return whether the rule speaks about this call; whatever `when` raises comes out."""
+        names = (
+            self.tenant in ("*", call.tenant)
+            and self.server in ("*", call.server)
+            and self.tool in ("*", call.tool, f"{call.server}.{call.tool}")
+            and self.role in ("*", call.role)
+            and self.agent in ("*", call.agent)
+            and self.effect in ("*", call.effect, "write" if call.effect.is_write else "read")
+        )
+        return names and self._holds(call.arguments)
+
+    def _holds(self, arguments: Mapping[str, Any]) -> bool:
+        if self.when is None:
+            return True
+        if isinstance(self.when, tuple):
+            answers = [limit.holds(arguments) for limit in self.when]
+            # What can't be compared never lets a call through, and never past an ask or deny.
+            return False not in answers and (None not in answers or self.verdict != "allow")
+        assert not isinstance(self.when, Limit)  # noqa: S101  # became a tuple at construction
+        answer = self.when(MappingProxyType(dict(arguments)))
+        if not isinstance(answer, bool):
+            raise TypeError(f"it returned {type(answer).__name__}, not a bool")
+        return answer
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Rule:
+        """Build a rule from plain data: the fields by name, `when` as one limit or a list.
+
+        Raises:
+            BadInput: an unknown field, or a value that a rule refuses.
+        """
+        given = _only(cls, data, "rule")
+        when = given.pop("when", None)
+        if when is not None:
+            limits = [when] if isinstance(when, Mapping) else when
+            if not isinstance(limits, list | tuple):
+                raise BadInput("a rule's `when` is a limit or a list of limits, as objects")
+            when = tuple(_from(Limit, limit, "limit") for limit in limits)
+        rule: Rule = _from(cls, {**given, "when": when}, "rule")
+        return rule
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the rule as plain data, for `from_data`.
+
+        Raises:
+            BadInput: `when` is a function, which can't be stored.
+        """
+        data = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
+        if self.when is None:
+            return data
+        if not isinstance(self.when, tuple):
+            raise BadInput(f"rule {self.label}: a `when` function can't be stored; use Limit")
+        data["when"] = [
+            {f.name: v for f in fields(limit) if (v := getattr(limit, f.name)) is not None}
+            for limit in self.when
+        ]
+        return data
+
+
+def _name(what: str, value: object) -> None:
+    if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable():
+        raise BadInput(f"{what} must be a name or '*', not {value!r}")
+
+
+def _number(value: object) -> int | float | Decimal | None:
+    """Return a finite number, or None. True is not one: it would count as 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _same(value: object, one: object) -> bool:
+    return value == one and isinstance(value, bool) == isinstance(one, bool)
+
+
+def _only(cls: type, data: object, what: str) -> dict[str, Any]:
+    known = [f.name for f in fields(cls)]
+    if not isinstance(data, Mapping):
+        raise BadInput(f"a {what} is an object, not {type(data).__name__}")
+    if unknown := sorted(str(name) for name in data if name not in known):
+        raise BadInput(f"a {what} has no {', '.join(unknown)}; it has {', '.join(known)}")
+    return dict(data)
+
+
+def _from(cls: type[Any], data: object, what: str) -> Any:
+    given = _only(cls, data, what)
+    try:
+        return cls(**given)
+    except TypeError as missing:
+        raise BadInput(f"a {what} from data: {missing}") from missing

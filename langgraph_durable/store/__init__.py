@@ -1,0 +1,603 @@
+"""RunStore: each public method is one transaction, and keeps one promise.
+
+All state of the runtime is here. A method that meets a dropped connection, a locked
+SQLite file or a deadlock tries again for a bounded time; each is written so that a second
+try after a commit whose answer was lost changes nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from langgraph_durable.clock import Clock
+from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost, NotFound, StoreError
+from langgraph_durable.runs import (
+    FINAL,
+    Asked,
+    Broke,
+    Cancelled,
+    Decision,
+    Done,
+    Drained,
+    Event,
+    Lease,
+    Outcome,
+    Question,
+    QuestionState,
+    Replayed,
+    Retried,
+    Retry,
+    Run,
+    Slept,
+    Status,
+    Step,
+)
+from langgraph_durable.values import Types
+from . import events, questions, queue, rows, schema, steps
+from .engine import open_engine, prepare
+from .locks import lock
+from .migrate import check_schema, upgrade
+from .questions import Inbox
+from .queue import NewRun, Page, Served
+from .rows import Codec
+from .steps import Write
+from .timeline import Timeline
+from .wakeups import Wakeups, notify
+
+__all__ = [
+    "Claim",
+    "Inbox",
+    "Journaled",
+    "NewRun",
+    "Page",
+    "RunStore",
+    "Served",
+    "Wakeups",
+    "Write",
+    "open_engine",
+]
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run that this worker owns now."""
+
+    run: Run
+    lease: Lease
+    asked: int  # questions that the run ever put
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """What a pass starts from: the recorded steps, and the questions with their decisions."""
+
+    steps: Sequence[Step]
+    questions: Sequence[Question]
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether the same transaction may succeed when tried again."""
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated or isinstance(error, InterfaceError):
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        return "locked" in str(error.orig) or "busy" in str(error.orig)
+    # psycopg: the server is away or restarts, a deadlock, a serialization failure
+    return isinstance(error, OperationalError)
+
+
+class RunStore:
+    """Runs, steps, questions and events in one database.
+
+    Args:
+        engine: an SQLAlchemy engine on SQLite or PostgreSQL (psycopg 3).
+        clock: the time, in tests. Without it leases go by the server's clock on
+            PostgreSQL and by this machine's on SQLite.
+        types: the application's classes that may be journaled.
+    """
+
+    def __init__(
+        self, engine: sa.Engine, clock: Clock | None = None, types: Types | None = None
+    ) -> None:
+        prepare(engine)
+        self.engine = engine
+        self.codec = Codec(types or Types())
+        self._time = Timeline(engine.dialect.name, clock)
+
+    # --- transactions ------------------------------------------------------------------
+
+    def _run(self, work: Callable[[sa.Connection], T], *, reads_only: bool = False) -> T:
+        trying = Retrying(
+            retry=retry_if_exception(_is_passing),
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            stop=stop_after_delay(PATIENCE_SECONDS),
+            reraise=True,
+        )
+        try:
+            return trying(self._once, work, reads_only)
+        except OperationalError as error:
+            raise StoreError(f"the database can't be used: {error.orig}") from error
+
+    def _once(self, work: Callable[[sa.Connection], T], reads_only: bool) -> T:
+        with self.engine.connect() as connection:
+            tx = connection.execution_options(reads_only=reads_only)
+            with tx.begin():
+                return work(tx)
+
+    # --- the schema --------------------------------------------------------------------
+
+    def upgrade(self) -> None:
+        """Bring the schema up to this code's; many processes may call it at once."""
+        upgrade(self.engine)
+
+    def check_schema(self, *, create: bool = False) -> None:
+        """Refuse a schema that isn't this code's; with `create`, fill an empty database.
+
+        Raises:
+            StoreError: the database can't be opened.
+            SchemaMismatch: its schema is older (run `langgraph-durable db upgrade`) or
+                newer (deploy newer code).
+        """
+        check_schema(self.engine, create=create)
+
+    # --- submit and read ---------------------------------------------------------------
+
+    def create(self, new: NewRun) -> Run:
+        """Insert a queued run and return it; a repeat returns the first one.
+
+        Raises:
+            Conflict: the idempotency key belongs to another request, or the thread is
+                busy and a second run is refused.
+        """
+
+        def work(tx: sa.Connection) -> Run:
+            row = queue.insert(tx, self._time, new)
+            notify(tx)
+            return rows.run(row, self.codec)
+
+        return self._run(work)
+
+    def get(self, run_id: str, tenant: str | None = None) -> Run:
+        """Return a run with its open questions and what it used.
+
+        Raises:
+            NotFound: there is no such run for this tenant.
+        """
+
+        def work(tx: sa.Connection) -> Run:
+            query = sa.select(schema.runs).where(schema.runs.c.id == run_id)
+            if tenant is not None:
+                query = query.where(schema.runs.c.tenant == tenant)
+            row = tx.execute(query).one_or_none()
+            if row is None:
+                raise NotFound("run", run_id)
+            return self._whole(tx, [row])[0]
+
+        return self._run(work, reads_only=True)
+
+    def list_runs(self, page: Page) -> list[Run]:
+        """Return a page of runs, newest first."""
+
+        def work(tx: sa.Connection) -> list[Run]:
+            return self._whole(tx, tx.execute(queue.listed(page)).all())
+
+        return self._run(work, reads_only=True)
+
+    def _whole(self, tx: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[Run]:
+        ids = [row.id for row in found]
+        asked = questions.of_runs(tx, self.codec, [row.id for row in found if row.asked])
+        used = steps.usage(tx, ids)
+        runs_ = []
+        for row in found:
+            open_ = [q for q in asked.get(row.id, []) if q.state is QuestionState.OPEN]
+            usage = used.get(row.id)
+            if usage is not None:
+                usage = _with_saved(usage, row)
+            runs_.append(rows.run(row, self.codec, tuple(open_), usage))
+        return runs_
+
+    # --- claim and own -----------------------------------------------------------------
+
+    def claim(self, worker: str, lease_seconds: float, served: Served) -> Claim | None:
+        """Take one run for a worker, or None when there is nothing to do.
+
+        Two workers that race for one run: exactly one gets it. A run that keeps killing
+        its workers is failed here with the reason `crash_loop`.
+        """
+        while True:
+            try:
+                found = self._run(lambda tx: self._claim(tx, worker, lease_seconds, served))
+            except IntegrityError:
+                continue  # another run of that thread was claimed at this instant
+            if not isinstance(found, _Dead):
+                return found
+
+    def _claim(
+        self, tx: sa.Connection, worker: str, lease_seconds: float, served: Served
+    ) -> Claim | _Dead | None:
+        row = queue.claim(tx, self._time, worker, lease_seconds, served)
+        if row is None:
+            return None
+        lease = Lease(row.id, row.epoch, worker)
+        taken_over = row.claimed_from != Status.QUEUED.value
+        data = {"epoch": row.epoch, "attempts": row.attempts}
+        if taken_over:
+            data["from"] = row.previous_worker
+        events.append(
+            tx, self._time, row.id, row.tenant,
+            "run_taken_over" if taken_over else "run_claimed", worker, data,
+        )  # fmt: skip
+        if taken_over and row.status == Status.RUNNING.value and row.attempts >= row.max_attempts:
+            error = {
+                "type": "CrashLoop",
+                "reason": "crash_loop",
+                "message": f"{row.attempts} workers died one after another while they ran this. "
+                "Find what kills them, then retry the run.",
+            }
+            self._fail(tx, lease, row.tenant, error, Replayed())
+            return _Dead()
+        return Claim(rows.run(row, self.codec), lease, row.asked)
+
+    def load(self, lease: Lease, *, asked: bool = True) -> Journaled:
+        """Return a run's whole journal (one query) and, if it ever asked, its questions."""
+
+        def work(tx: sa.Connection) -> Journaled:
+            found = questions.of_runs(tx, self.codec, [lease.run_id]) if asked else {}
+            return Journaled(steps.of_run(tx, lease.run_id), found.get(lease.run_id, []))
+
+        return self._run(work, reads_only=True)
+
+    def heartbeat(self, leases: Collection[Lease], lease_seconds: float) -> Mapping[str, Status]:
+        """Extend leases; return the status of each run still owned. One missing is lost."""
+        if not leases:
+            return {}
+        return self._run(lambda tx: queue.heartbeat(tx, self._time, leases, lease_seconds))
+
+    def set_status(self, lease: Lease, status: Status) -> None:
+        """Change the status of a run that this lease still owns.
+
+        Raises:
+            LeaseLost: another worker claimed the run since.
+            IllegalMove: the run's status does not lead there.
+        """
+
+        def work(tx: sa.Connection) -> None:
+            ended = queue.finish(self._time) if status in FINAL else {}
+            queue.move(tx, lease, status, **ended)
+
+        self._run(work)
+
+    # --- steps -------------------------------------------------------------------------
+
+    def put_steps(self, writes: Sequence[Write], lease_seconds: float) -> list[DurableError | None]:
+        """Record steps of many runs in one commit; None, or why one was refused."""
+        return self._run(lambda tx: steps.append(tx, self._time, writes, lease_seconds))
+
+    def put_step(self, lease: Lease, step: Step, lease_seconds: float = 60.0) -> None:
+        """Record one step.
+
+        Raises:
+            LeaseLost: another worker claimed the run since.
+            StepConflict: another writer recorded this key first.
+        """
+        refused = self.put_steps([Write(lease, step)], lease_seconds)[0]
+        if refused is not None:
+            raise refused
+
+    def get_step(self, run_id: str, key: str) -> Step | None:
+        """Return one step, or None."""
+        return self._run(lambda tx: steps.get(tx, run_id, key), reads_only=True)
+
+    def list_steps(self, run_id: str) -> list[Step]:
+        """Return a run's journal in the order of recording."""
+        return self._run(lambda tx: steps.of_run(tx, run_id), reads_only=True)
+
+    # --- settle ------------------------------------------------------------------------
+
+    def settle(
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        replayed: Replayed | None = None,
+        backoff: Retry | None = None,
+        jitter: float = 1.0,
+    ) -> Status:
+        """Write how a pass ended, and give the run up; returns the status written.
+
+        A run that was asked to cancel meanwhile is cancelled, whatever the outcome: a
+        late success does not overwrite a cancel. The same outcome twice under one lease
+        changes nothing (the answer of the first commit was lost).
+
+        Raises:
+            LeaseLost: another worker claimed the run since; nothing was written.
+        """
+        spared = replayed or Replayed()
+
+        def work(tx: sa.Connection) -> Status:
+            row = lock(tx, lease.run_id, None)
+            if row.epoch != lease.epoch:
+                raise LeaseLost(lease.run_id, lease.epoch)
+            if row.worker is None:  # settled already, by this very claim
+                return Status(row.status)
+            wanted = Cancelled() if row.status == Status.CANCELLING.value else outcome
+            return self._settle(tx, lease, row, wanted, spared, backoff or Retry(), jitter)
+
+        return self._run(work)
+
+    def _settle(
+        self,
+        tx: sa.Connection,
+        lease: Lease,
+        row: sa.Row[Any],
+        outcome: Outcome,
+        spared: Replayed,
+        backoff: Retry,
+        jitter: float,
+    ) -> Status:
+        match outcome:
+            case Done(output):
+                end = queue.finish(self._time, output=output)
+                return self._end(tx, lease, row.tenant, Status.SUCCEEDED, end, spared)
+            case Broke(error):
+                return self._fail(tx, lease, row.tenant, error, spared)
+            case Cancelled():
+                end = queue.finish(self._time)
+                return self._end(tx, lease, row.tenant, Status.CANCELLED, end, spared)
+            case Asked(asked):
+                return self._park(tx, lease, row, asked, spared)
+            case Slept(seconds):
+                wake_at = self._time.later(seconds)
+                self._leave(tx, lease, row, Status.SLEEPING, spared, "run_slept", run_after=wake_at)
+                return Status.SLEEPING
+            case Drained():
+                # to the front: another worker has it at once
+                self._leave(
+                    tx, lease, row, Status.QUEUED, spared, "run_handed_back", run_after=row.created_at
+                )
+                notify(tx)
+                return Status.QUEUED
+            case Retried(error, progressed):
+                return self._requeue(tx, lease, row, error, progressed, spared, backoff, jitter)
+
+    def _end(
+        self,
+        tx: sa.Connection,
+        lease: Lease,
+        tenant: str,
+        status: Status,
+        end: Mapping[str, Any],
+        spared: Replayed,
+        data: Mapping[str, Any] | None = None,
+    ) -> Status:
+        queue.move(tx, lease, status, **end, **queue.saved(spared))
+        questions.close_all(tx, self._time, lease.run_id)
+        said = {"replayed": spared.steps, **(data or {})}
+        events.append(tx, self._time, lease.run_id, tenant, f"run_{status.value}", lease.worker, said)
+        return status
+
+    def _fail(
+        self, tx: sa.Connection, lease: Lease, tenant: str, error: Mapping[str, Any], spared: Replayed
+    ) -> Status:
+        end = queue.finish(self._time, error=error)
+        return self._end(tx, lease, tenant, Status.FAILED, end, spared, {"error": error})
+
+    def _leave(
+        self,
+        tx: sa.Connection,
+        lease: Lease,
+        row: sa.Row[Any],
+        status: Status,
+        spared: Replayed,
+        event: str,
+        data: Mapping[str, Any] | None = None,
+        **values: Any,
+    ) -> None:
+        queue.move(tx, lease, status, **values, **queue.saved(spared))
+        said = {"replayed": spared.steps, **(data or {})}
+        events.append(tx, self._time, row.id, row.tenant, event, lease.worker, said)
+
+    def _park(
+        self,
+        tx: sa.Connection,
+        lease: Lease,
+        row: sa.Row[Any],
+        asked: Sequence[Question],
+        spared: Replayed,
+    ) -> Status:
+        """Leave the run to people: its questions and its status become true together."""
+        new = questions.ask(tx, self._time, self.codec, lease, row.tenant, asked)
+        keys = [question.key for question in asked]
+        self._leave(
+            tx, lease, row, Status.WAITING_HUMAN, spared, "run_parked", {"questions": keys},
+            asked=row.asked + new,
+        )  # fmt: skip
+        # a question may have been answered or have expired before the run got here
+        if questions.wake(tx, self._time, row.id):
+            notify(tx)
+            return Status.QUEUED
+        return Status.WAITING_HUMAN
+
+    def _requeue(
+        self,
+        tx: sa.Connection,
+        lease: Lease,
+        row: sa.Row[Any],
+        error: Mapping[str, Any],
+        progressed: bool,
+        spared: Replayed,
+        backoff: Retry,
+        jitter: float,
+    ) -> Status:
+        attempts = 1 if progressed else row.attempts + 1
+        if attempts >= row.max_attempts:
+            tx.execute(
+                sa.update(schema.runs).where(schema.runs.c.id == row.id).values(attempts=attempts)
+            )
+            return self._fail(tx, lease, row.tenant, {**error, "attempts": attempts}, spared)
+        pause = min(backoff.limit_seconds, backoff.first_seconds * backoff.factor ** (attempts - 1))
+        self._leave(
+            tx, lease, row, Status.QUEUED, spared, "run_requeued",
+            {"error": error, "attempts": attempts},
+            attempts=attempts, error=json.dumps(error), run_after=self._time.later(pause * jitter),
+        )  # fmt: skip
+        return Status.QUEUED
+
+    # --- people ------------------------------------------------------------------------
+
+    def decide(
+        self, question_id: str, decision: Decision, *, approval_id: str, tenant: str | None = None
+    ) -> Question:
+        """Store the one decision of a question and wake its run; see `questions.decide`."""
+
+        def work(tx: sa.Connection) -> Question:
+            decided = questions.decide(
+                tx, self._time, self.codec, question_id, decision,
+                approval_id=approval_id, tenant=tenant,
+            )  # fmt: skip
+            notify(tx)
+            return decided
+
+        return self._run(work)
+
+    def question(self, question_id: str, tenant: str | None = None) -> Question:
+        """Return one question.
+
+        Raises:
+            NotFound: no such question for this tenant.
+        """
+        return self._run(
+            lambda tx: questions.get(tx, self.codec, question_id, tenant), reads_only=True
+        )
+
+    def list_questions(self, inbox: Inbox) -> list[Question]:
+        """Return questions, oldest first."""
+        return self._run(lambda tx: questions.listed(tx, self.codec, inbox), reads_only=True)
+
+    def cancel(self, run_id: str, *, by: str, tenant: str | None = None) -> Status:
+        """Cancel a run: at once if no worker has it, else when its call in flight has ended.
+
+        Raises:
+            NotFound: no such run for this tenant.
+            Conflict: the run has ended otherwise.
+        """
+
+        def work(tx: sa.Connection) -> Status:
+            row = lock(tx, run_id, tenant)
+            status = Status(row.status)
+            if status in (Status.CANCELLED, Status.CANCELLING):
+                return status
+            if status in FINAL:
+                raise Conflict(f"run {run_id} has {status.value}; there is nothing to cancel")
+            target = Status.CANCELLING if status is Status.RUNNING else Status.CANCELLED
+            ended = queue.finish(self._time) if target is Status.CANCELLED else {}
+            tx.execute(
+                sa.update(schema.runs)
+                .where(schema.runs.c.id == run_id)
+                .values(status=target.value, **ended)
+            )
+            if target is Status.CANCELLED:
+                questions.close_all(tx, self._time, run_id)
+            events.append(tx, self._time, run_id, row.tenant, f"run_{target.value}", by)
+            return target
+
+        return self._run(work)
+
+    def retry(self, run_id: str, *, by: str, tenant: str | None = None) -> Run:
+        """Queue a failed run again: the same run, its journal kept, a fresh budget of attempts.
+
+        Raises:
+            NotFound: no such run for this tenant.
+            IllegalMove: the run has not failed.
+        """
+
+        def work(tx: sa.Connection) -> Run:
+            row = lock(tx, run_id, tenant)
+            fresh = {"attempts": 0, "error": None, "finished_at": None, "run_after": self._time.now()}
+            if row.status != Status.FAILED.value or not queue.shift(tx, run_id, Status.QUEUED, **fresh):
+                raise IllegalMove(run_id, row.status, Status.QUEUED.value)
+            events.append(tx, self._time, run_id, row.tenant, "run_retried", by)
+            notify(tx)
+            again = tx.execute(sa.select(schema.runs).where(schema.runs.c.id == run_id)).one()
+            return rows.run(again, self.codec)
+
+        return self._run(work)
+
+    # --- by time -----------------------------------------------------------------------
+
+    def sweep(self) -> int:
+        """Wake sleepers whose time has come and expire overdue questions; returns how many."""
+
+        def asleep(tx: sa.Connection) -> int:
+            woken = queue.wake_sleepers(tx, self._time)
+            if woken:
+                notify(tx)
+            return len(woken)
+
+        def due(tx: sa.Connection) -> list[tuple[str, str]]:
+            return questions.overdue(tx, self._time)
+
+        done = self._run(asleep)
+        for question_id, run_id in self._run(due, reads_only=True):
+            expire = _expiring(self._time, question_id, run_id)
+            done += self._run(expire)
+        return done
+
+    def announce(self, worker: str, agents: Collection[str]) -> None:
+        """Say that a worker lives and which agents it has."""
+        self._run(lambda tx: queue.announce(tx, self._time, worker, agents))
+
+    def depart(self, worker: str) -> None:
+        """Forget a worker that stopped in good order."""
+        self._run(lambda tx: queue.depart(tx, worker))
+
+    # --- the audit ---------------------------------------------------------------------
+
+    def note(
+        self, lease: Lease, tenant: str, type_: str, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Append an event of a run that this lease still owns; nothing if it is lost."""
+
+        def work(tx: sa.Connection) -> None:
+            if tx.execute(sa.select(schema.runs.c.id).where(queue.owned(lease))).first():
+                events.append(tx, self._time, lease.run_id, tenant, type_, lease.worker, data)
+
+        self._run(work)
+
+    def list_events(self, run_id: str, after: int = 0) -> Sequence[Event]:
+        """Return the audit of a run, in order."""
+        return self._run(lambda tx: events.of_run(tx, run_id, after), reads_only=True)
+
+
+class _Dead:
+    """A claimed run that was failed at once; the caller takes the next one."""
+
+
+def _expiring(time: Timeline, question_id: str, run_id: str) -> Callable[[sa.Connection], int]:
+    def work(tx: sa.Connection) -> int:
+        expired = questions.expire(tx, time, question_id, run_id)
+        if expired:
+            notify(tx)
+        return int(expired)
+
+    return work
+
+
+def _with_saved(usage: Any, row: sa.Row[Any]) -> Any:
+    from dataclasses import replace
+
+    return replace(usage, saved_steps=row.saved_steps, saved_tokens=row.saved_tokens)

@@ -1,0 +1,105 @@
+"""Open a database: one place that knows what SQLite and PostgreSQL need set."""
+
+from __future__ import annotations
+
+import atexit
+import sqlite3
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from langgraph_durable.errors import StoreError
+
+BUSY_SECONDS = 30
+_EXAMPLES = "Use sqlite:///support.db or postgresql+psycopg://user:password@host/database."
+
+
+def open_engine(url: str) -> sa.Engine:
+    """Create the engine of a database URL; nothing is connected yet.
+
+    SQLite in memory becomes a file in a temporary folder, removed at exit: the journal's
+    thread and LangGraph's savers have connections of their own.
+
+    Raises:
+        StoreError: the URL can't be read, or names a database that isn't supported.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise StoreError(f"database URL {url!r} can't be read. {_EXAMPLES}") from error
+    backend = parsed.get_backend_name()
+    if backend == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    elif backend == "sqlite":
+        parsed = parsed.set(drivername="sqlite")
+        if parsed.database in (None, "", ":memory:"):
+            parsed = parsed.set(database=_temporary_file())
+        _require_folder(str(parsed.database))
+    else:
+        raise StoreError(f"database {backend!r} is not supported. {_EXAMPLES}")
+    try:
+        engine = sa.create_engine(parsed, **_options(backend))
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StoreError(
+            "the PostgreSQL driver is missing: pip install 'langgraph-durable[postgres]'"
+        ) from error
+    prepare(engine)
+    return engine
+
+
+def _options(backend: str) -> dict[str, Any]:
+    if backend == "sqlite":
+        return {"connect_args": {"timeout": BUSY_SECONDS, "check_same_thread": False}}
+    # no server-side prepared statements: they break behind a transaction-mode pooler
+    return {
+        "pool_pre_ping": True,
+        "connect_args": {"connect_timeout": 10, "prepare_threshold": None},
+    }
+
+
+def _temporary_file() -> str:
+    folder = tempfile.TemporaryDirectory(prefix="langgraph-durable-")
+    atexit.register(folder.cleanup)
+    return str(Path(folder.name) / "durable.db")
+
+
+def _require_folder(database: str) -> None:
+    folder = Path(database).absolute().parent
+    if not folder.is_dir():
+        raise StoreError(f"database {database!r} can't be opened: the folder {folder} doesn't exist")
+
+
+_prepared = "langgraph_durable_prepared"
+
+
+def prepare(engine: sa.Engine) -> None:
+    """Make an engine fit for the store, once: what it needs is set per connection.
+
+    SQLite: write-ahead log (readers don't block), a busy timeout, and transactions that
+    take the write lock at their start, so that none fails half-way with "database is
+    locked". A connection with the execution option `reads_only` doesn't take it.
+    """
+    if engine.dialect.name != "sqlite" or sa.event.contains(engine, "connect", _on_connect):
+        return
+    sa.event.listen(engine, "connect", _on_connect)
+    sa.event.listen(engine, "begin", _on_begin)
+
+
+def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # transactions are begun by _on_begin
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # NORMAL survives a killed process; a power cut may lose the last commits, never more
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _on_begin(connection: sa.Connection) -> None:
+    reads_only = connection.get_execution_options().get("reads_only", False)
+    connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")

@@ -1,0 +1,50 @@
+"""The audit: what a person or a worker did to a run, appended in the same transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from langgraph_durable.runs import Event
+from langgraph_durable.values import clean_text
+from .schema import events
+from .timeline import Timeline
+
+
+def append(
+    tx: sa.Connection,
+    time: Timeline,
+    run_id: str,
+    tenant: str,
+    type_: str,
+    actor: str,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Write one line. `type_` is a fact in the past tense, such as `run_claimed`."""
+    tx.execute(
+        sa.insert(events).values(
+            run_id=run_id,
+            tenant=tenant,
+            type=type_,
+            at=time.now(),
+            actor=clean_text(actor),
+            data=json.dumps(data or {}, default=str),
+        )
+    )
+
+
+def of_run(tx: sa.Connection, run_id: str, after: int = 0, limit: int = 10_000) -> Sequence[Event]:
+    """Return the events of a run in order, those behind id `after`."""
+    found = tx.execute(
+        sa.select(events)
+        .where(events.c.run_id == run_id, events.c.id > after)
+        .order_by(events.c.id)
+        .limit(limit)
+    )
+    return [
+        Event(row.id, row.run_id, row.tenant, row.type, row.at, row.actor, json.loads(row.data))
+        for row in found
+    ]

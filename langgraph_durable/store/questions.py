@@ -1,0 +1,262 @@
+"""Ask, decide, expire. The run's row is locked before its questions, always.
+
+Two people who decide two questions of one run at the same instant would each see the
+other's question still open, and nobody would wake the run: the lock on the run prevents
+that, and it orders a decision against an expiry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from langgraph_durable.errors import AlreadyDecided, NotFound, NotWaiting
+from langgraph_durable.runs import Decision, Lease, Question, QuestionState, Status
+from langgraph_durable.values import clean_text
+from . import events, rows
+from .locks import lock
+from .rows import Codec
+from .schema import questions, runs
+from .timeline import Timeline
+
+OPEN = QuestionState.OPEN.value
+
+
+def ask(
+    tx: sa.Connection, time: Timeline, codec: Codec, lease: Lease, tenant: str, asked: Sequence[Question]
+) -> int:
+    """Put the questions of a pass; return how many are new.
+
+    A question that is already open with the same payload stays as it is. One whose
+    payload changed is closed and asked again, so that nobody approves what is not shown.
+    """
+    found = tx.execute(
+        sa.select(questions.c.id, questions.c.key, questions.c.digest).where(
+            questions.c.run_id == lease.run_id, questions.c.state == OPEN
+        )
+    ).all()
+    open_ = {row.key: row for row in found}
+    new = 0
+    for question in asked:
+        known = open_.get(question.key)
+        if known is not None and known.digest == question.digest:
+            continue
+        if known is not None:
+            _close(tx, time, questions.c.id == known.id)
+        _insert(tx, time, codec, lease, tenant, question)
+        data = {"question_id": question.id, "key": question.key, "tool": question.tool}
+        events.append(tx, time, lease.run_id, tenant, "question_asked", lease.worker, data)
+        new += 1
+    return new
+
+
+def _insert(
+    tx: sa.Connection, time: Timeline, codec: Codec, lease: Lease, tenant: str, question: Question
+) -> None:
+    where = f"question {question.key!r}"
+    expires = question.expires_in_seconds
+    tx.execute(
+        sa.insert(questions).values(
+            id=question.id,
+            run_id=lease.run_id,
+            tenant=tenant,
+            key=question.key,
+            kind=question.kind,
+            tool=question.tool,
+            payload=codec.encode(question.payload, where),
+            digest=question.digest,
+            allowed=json.dumps(question.allowed),
+            role=question.role,
+            schema=json.dumps(question.schema) if question.schema is not None else None,
+            interrupt_id=question.interrupt_id,
+            on_expiry=question.on_expiry,
+            fallback=codec.encode(question.default, where),
+            state=OPEN,
+            asked_at=time.now(),
+            expires_at=None if expires is None else time.later(expires),
+        )
+    )
+
+
+def _close(tx: sa.Connection, time: Timeline, which: sa.ColumnElement[bool]) -> None:
+    tx.execute(
+        sa.update(questions)
+        .where(which, questions.c.state == OPEN)
+        .values(state=QuestionState.CLOSED.value, decided_at=time.now())
+    )
+
+
+def close_all(tx: sa.Connection, time: Timeline, run_id: str) -> None:
+    """Close what is still open when a run ends."""
+    _close(tx, time, questions.c.run_id == run_id)
+
+
+def decide(
+    tx: sa.Connection,
+    time: Timeline,
+    codec: Codec,
+    question_id: str,
+    decision: Decision,
+    *,
+    approval_id: str,
+    tenant: str | None,
+) -> Question:
+    """Store the one decision of a question, and wake its run when no question is open.
+
+    The first decision wins. The same one again changes nothing and is a success; a
+    different one is refused.
+
+    Raises:
+        NotFound: no such question for this tenant.
+        AlreadyDecided: another decision was stored first.
+        NotWaiting: the question has expired or was closed.
+    """
+    question = get(tx, codec, question_id, tenant)
+    lock(tx, question.run_id, None)
+    stored = tx.execute(
+        sa.update(questions)
+        .where(
+            questions.c.id == question_id,
+            questions.c.state == OPEN,
+            sa.or_(questions.c.expires_at.is_(None), questions.c.expires_at > time.now()),
+        )
+        .values(
+            state=QuestionState.DECIDED.value,
+            decision=rows.decision_text(decision, codec, f"decision on {question_id}"),
+            decided_by=clean_text(decision.by),
+            decided_at=time.now(),
+            approval_id=approval_id if decision.choice in ("approve", "edit") else None,
+        )
+    )
+    if stored.rowcount == 0:
+        return _same_again(get(tx, codec, question_id, tenant), decision)
+    data = {"question_id": question_id, "key": question.key, "choice": decision.choice, "reason": decision.reason}
+    events.append(tx, time, question.run_id, question.tenant, "question_decided", decision.by, data)
+    wake(tx, time, question.run_id)
+    return get(tx, codec, question_id, tenant)
+
+
+def _same_again(question: Question, decision: Decision) -> Question:
+    made = question.decision
+    if made is None:
+        if question.state is QuestionState.OPEN:  # past its expiry, not swept yet
+            raise NotWaiting(question.id, QuestionState.EXPIRED.value)
+        raise NotWaiting(question.id, question.state.value)
+    what = (decision.choice, decision.arguments, decision.value)
+    if (made.choice, made.arguments, made.value) != what:
+        raise AlreadyDecided(question.id, made.choice, made.by)
+    return question
+
+
+def wake(tx: sa.Connection, time: Timeline, run_id: str) -> bool:
+    """Queue a waiting run that has no open question left; its row is locked by the caller.
+
+    It goes to the front of its priority (it has waited since it was submitted).
+    """
+    still_open = sa.select(questions.c.id).where(
+        questions.c.run_id == run_id, questions.c.state == OPEN
+    )
+    if tx.execute(still_open.limit(1)).first() is not None:
+        return False
+    moved = tx.execute(
+        sa.update(runs)
+        .where(runs.c.id == run_id, runs.c.status == Status.WAITING_HUMAN.value)
+        .values(status=Status.QUEUED.value, run_after=runs.c.created_at)
+        .returning(runs.c.tenant)
+    ).one_or_none()
+    if moved is None:
+        return False
+    events.append(tx, time, run_id, moved.tenant, "run_resumed", "store")
+    return True
+
+
+def overdue(tx: sa.Connection, time: Timeline, limit: int = 100) -> list[tuple[str, str]]:
+    """Return (question id, run id) of open questions past their expiry."""
+    found = tx.execute(
+        sa.select(questions.c.id, questions.c.run_id)
+        .where(questions.c.state == OPEN, questions.c.expires_at <= time.now())
+        .order_by(questions.c.expires_at)
+        .limit(limit)
+    )
+    return [(row.id, row.run_id) for row in found]
+
+
+def expire(tx: sa.Connection, time: Timeline, question_id: str, run_id: str) -> bool:
+    """Expire one overdue question and wake its run; False if a decision came first."""
+    run = lock(tx, run_id, None)
+    expired = tx.execute(
+        sa.update(questions)
+        .where(
+            questions.c.id == question_id,
+            questions.c.state == OPEN,
+            questions.c.expires_at <= time.now(),
+        )
+        .values(state=QuestionState.EXPIRED.value, decided_at=time.now())
+    )
+    if expired.rowcount == 0:
+        return False
+    events.append(tx, time, run_id, run.tenant, "question_expired", "store", {"question_id": question_id})
+    wake(tx, time, run_id)
+    return True
+
+
+def get(tx: sa.Connection, codec: Codec, question_id: str, tenant: str | None) -> Question:
+    """Return one question.
+
+    Raises:
+        NotFound: no such question for this tenant.
+    """
+    query = sa.select(questions).where(questions.c.id == question_id)
+    if tenant is not None:
+        query = query.where(questions.c.tenant == tenant)
+    row = tx.execute(query).one_or_none()
+    if row is None:
+        raise NotFound("question", question_id)
+    return rows.question(row, codec)
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """Which questions to list: oldest first, those behind a cursor (asked_at, id)."""
+
+    tenant: str | None = None
+    run_id: str | None = None
+    state: QuestionState | None = QuestionState.OPEN
+    role: str | None = None
+    after: tuple[datetime, str] | None = None
+    limit: int = 100
+
+
+def listed(tx: sa.Connection, codec: Codec, inbox: Inbox) -> list[Question]:
+    """Return questions, oldest first."""
+    query = sa.select(questions).order_by(questions.c.asked_at, questions.c.id).limit(inbox.limit)
+    for column in ("tenant", "run_id", "state", "role"):
+        wanted = getattr(inbox, column)
+        if wanted is not None:
+            query = query.where(questions.c[column] == str(wanted))
+    if inbox.after is not None:
+        at, id_ = inbox.after
+        later = sa.or_(
+            questions.c.asked_at > at, sa.and_(questions.c.asked_at == at, questions.c.id > id_)
+        )
+        query = query.where(later)
+    return [rows.question(row, codec) for row in tx.execute(query)]
+
+
+def of_runs(tx: sa.Connection, codec: Codec, run_ids: Sequence[str]) -> dict[str, list[Question]]:
+    """Return all questions of some runs, in the order asked."""
+    found: dict[str, list[Question]] = {}
+    query = (
+        sa.select(questions)
+        .where(questions.c.run_id.in_(run_ids))
+        .order_by(questions.c.asked_at, questions.c.key)
+    )
+    row: sa.Row[Any]
+    for row in tx.execute(query):
+        found.setdefault(row.run_id, []).append(rows.question(row, codec))
+    return found

@@ -1,0 +1,390 @@
+"""Submit, claim, move, hand back, sweep: which worker owns which run.
+
+Every function takes a connection inside a transaction. Fences and allowed sources stand
+in the WHERE: between a read and a write another worker could claim the run, and both
+would believe that they own it. Locks are taken in one order: runs, then questions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost
+from langgraph_durable.runs import FINAL, Lease, Mode, Replayed, Status, sources
+from . import events
+from .schema import runs, steps, workers
+from .timeline import Timeline
+
+LEASED = (Status.RUNNING.value, Status.CANCELLING.value)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What is known when a run is submitted; `input` is encoded."""
+
+    id: str
+    tenant: str
+    agent: str
+    version: str
+    mode: Mode
+    input: str
+    thread: str
+    priority: int = 0
+    max_attempts: int = 3
+    deadline_seconds: float | None = None
+    idempotency_key: str | None = None
+    refuse_busy_thread: bool = False
+    delay_seconds: float = 0.0
+    actor: str = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a worker can run: (agent, version) pairs; `adopts` takes unknown names too.
+
+    A run of an agent whose *name* nobody live has announced is claimed by an adopting
+    worker, which fails it with a message; a known name with another version waits for a
+    worker that has it.
+    """
+
+    agents: Collection[tuple[str, str]]
+    adopts: bool = True
+    live_seconds: float = 60.0
+
+
+# --- submit ----------------------------------------------------------------------------
+
+
+def insert(tx: sa.Connection, time: Timeline, new: NewRun) -> sa.Row[Any]:
+    """Insert a run, or return the one that this id or idempotency key already made.
+
+    Raises:
+        Conflict: the idempotency key was used for another input, or the thread is busy
+            and the agent's policy refuses a second run.
+    """
+    if new.refuse_busy_thread:
+        _refuse_if_busy(tx, new)
+    statement = _insert_ignoring(tx, runs).values(
+        id=new.id,
+        tenant=new.tenant,
+        agent=new.agent,
+        version=new.version,
+        mode=new.mode,
+        thread=new.thread,
+        status=Status.QUEUED.value,
+        priority=new.priority,
+        input=new.input,
+        max_attempts=new.max_attempts,
+        deadline_seconds=new.deadline_seconds,
+        idempotency_key=new.idempotency_key,
+        run_after=time.later(new.delay_seconds) if new.delay_seconds else time.now(),
+        created_at=time.now(),
+    )
+    row = tx.execute(statement.returning(*runs.c)).one_or_none()
+    if row is not None:
+        data = {"agent": new.agent, "version": new.version, "mode": new.mode}
+        events.append(tx, time, new.id, new.tenant, "run_submitted", new.actor, data)
+        return row
+    return _existing(tx, new)
+
+
+def _insert_ignoring(tx: sa.Connection, table: sa.Table) -> Any:
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    make = postgresql.insert if tx.dialect.name == "postgresql" else sqlite.insert
+    return make(table).on_conflict_do_nothing()
+
+
+def _existing(tx: sa.Connection, new: NewRun) -> sa.Row[Any]:
+    same = runs.c.id == new.id
+    if new.idempotency_key is not None:
+        by_key = sa.and_(runs.c.tenant == new.tenant, runs.c.idempotency_key == new.idempotency_key)
+        same = sa.or_(same, by_key)
+    row = tx.execute(sa.select(runs).where(same)).one_or_none()
+    if row is None:  # the other insert was rolled back between our two statements
+        raise DurableError(f"run {new.id} met another submit that was undone; submit again")
+    if row.tenant != new.tenant or row.agent != new.agent or row.input != new.input:
+        raise Conflict(
+            f"idempotency key {new.idempotency_key!r} was already used by run {row.id} for another "
+            "request. Use a new key for a new request."
+        )
+    return row
+
+
+def _refuse_if_busy(tx: sa.Connection, new: NewRun) -> None:
+    if tx.dialect.name == "postgresql":  # two submits at once must not both see a free thread
+        name = f"{new.tenant}\x1f{new.thread}"
+        tx.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(name, 0))))
+    busy = tx.execute(
+        sa.select(runs.c.id, runs.c.status).where(
+            runs.c.tenant == new.tenant,
+            runs.c.thread == new.thread,
+            runs.c.id != new.id,
+            runs.c.status.not_in([status.value for status in FINAL]),
+        )
+    ).first()
+    if busy is not None and not _same_key(tx, new):
+        raise Conflict(
+            f"thread {new.thread!r} is busy: run {busy.id} is {busy.status}. This agent refuses a "
+            "second run on a thread; wait for the first, or register it with on_busy='queue'."
+        )
+
+
+def _same_key(tx: sa.Connection, new: NewRun) -> bool:
+    if new.idempotency_key is None:
+        return False
+    mine = (runs.c.tenant == new.tenant) & (runs.c.idempotency_key == new.idempotency_key)
+    return tx.execute(sa.select(runs.c.id).where(mine)).first() is not None
+
+
+# --- claim -----------------------------------------------------------------------------
+
+
+def claim(
+    tx: sa.Connection, time: Timeline, worker: str, lease_seconds: float, served: Served
+) -> sa.Row[Any] | None:
+    """Take one run, in one statement: a run whose lease is over, else the next queued one.
+
+    The epoch grows with every claim. Taking over a dead worker's run counts an attempt,
+    unless that worker had made progress; a hand-over or an approval costs none. Returns
+    None when there is nothing to do.
+
+    Raises:
+        IntegrityError: another run of the thread was claimed at the same instant (the
+            unique index `runs_hold_thread` decides); the caller tries the next candidate.
+    """
+    over = _candidates(time, served).where(
+        runs.c.status.in_(LEASED), runs.c.lease_until < time.now()
+    )
+    due = _candidates(time, served).where(
+        runs.c.status == Status.QUEUED.value, runs.c.run_after <= time.now(), _thread_is_free()
+    )
+    over = over.order_by(runs.c.lease_until)
+    due = due.order_by(runs.c.priority.desc(), runs.c.run_after, runs.c.id)
+    # SQLite ignores FOR UPDATE; its write transaction is the lock.
+    over, due = (q.limit(1).with_for_update(skip_locked=True) for q in (over, due))
+    taken = sa.func.coalesce(over.scalar_subquery(), due.scalar_subquery())
+    progressed = sa.or_(
+        runs.c.progress_epoch == runs.c.epoch,
+        sa.exists().where(
+            steps.c.run_id == runs.c.id, steps.c.epoch == runs.c.epoch, steps.c.state == "recorded"
+        ),
+    )
+    died = sa.case((progressed, 1), else_=runs.c.attempts + 1)
+    statement = (
+        sa.update(runs)
+        .where(runs.c.id == taken)
+        .values(
+            status=sa.case(
+                (runs.c.status == Status.CANCELLING.value, Status.CANCELLING.value),
+                else_=Status.RUNNING.value,
+            ),
+            epoch=runs.c.epoch + 1,
+            attempts=sa.case((runs.c.status == Status.RUNNING.value, died), else_=runs.c.attempts),
+            claimed_from=runs.c.status,
+            previous_worker=runs.c.worker,
+            worker=worker,
+            lease_until=time.later(lease_seconds),
+            holds_thread=sa.true(),
+            started_at=sa.func.coalesce(runs.c.started_at, time.now()),
+        )
+        .returning(*runs.c)
+    )
+    return tx.execute(statement).one_or_none()
+
+
+def _candidates(time: Timeline, served: Served) -> sa.Select[Any]:
+    return sa.select(runs.c.id).where(_is_served(time, served))
+
+
+def _is_served(time: Timeline, served: Served) -> sa.ColumnElement[bool]:
+    mine = sa.tuple_(runs.c.agent, runs.c.version).in_([tuple(pair) for pair in served.agents])
+    if not served.adopts:
+        return mine
+    names = sorted({name for name, _ in served.agents})
+    # `agents` is a JSON list: a quoted name that can be taken out of it is in it
+    quoted = sa.literal('"').concat(runs.c.agent).concat('"')
+    without = sa.func.replace(workers.c.agents, quoted, "")
+    announced = (
+        sa.exists()
+        .where(
+            workers.c.seen_at > time.later(-served.live_seconds),
+            sa.func.length(without) < sa.func.length(workers.c.agents),
+        )
+        .correlate(runs)
+    )
+    unknown = sa.and_(runs.c.agent.not_in(names), sa.not_(announced))
+    return sa.or_(mine, unknown)
+
+
+def _thread_is_free() -> sa.ColumnElement[bool]:
+    """Whether no other unfinished run holds the thread or came to it earlier."""
+    other = runs.alias("other")
+    earlier = sa.tuple_(other.c.created_at, other.c.id) < sa.tuple_(runs.c.created_at, runs.c.id)
+    rival = (
+        sa.exists()
+        .where(
+            other.c.tenant == runs.c.tenant,
+            other.c.thread == runs.c.thread,
+            other.c.id != runs.c.id,
+            other.c.status.not_in([status.value for status in FINAL]),
+            sa.or_(other.c.holds_thread, earlier),
+        )
+        .correlate(runs)
+    )
+    return sa.or_(runs.c.thread == runs.c.id, sa.not_(rival))
+
+
+# --- while it is owned -----------------------------------------------------------------
+
+
+def owned(lease: Lease) -> sa.ColumnElement[bool]:
+    """Return the fence: this run, under this claim, still leased."""
+    return sa.and_(
+        runs.c.id == lease.run_id, runs.c.epoch == lease.epoch, runs.c.status.in_(LEASED)
+    )
+
+
+def heartbeat(
+    tx: sa.Connection, time: Timeline, leases: Collection[Lease], lease_seconds: float
+) -> Mapping[str, Status]:
+    """Extend leases; return the status of each run still owned. A missing one is lost."""
+    pairs = [(lease.run_id, lease.epoch) for lease in leases]
+    found = tx.execute(
+        sa.update(runs)
+        .where(sa.tuple_(runs.c.id, runs.c.epoch).in_(pairs), runs.c.status.in_(LEASED))
+        .values(lease_until=time.later(lease_seconds))
+        .returning(runs.c.id, runs.c.status)
+    )
+    return {row.id: Status(row.status) for row in found}
+
+
+def move(tx: sa.Connection, lease: Lease, target: Status, **values: Any) -> sa.Row[Any]:
+    """Change the status of a run that this lease still owns.
+
+    Raises:
+        LeaseLost: another worker claimed the run since.
+        IllegalMove: the run is ours, but its status does not lead to `target`.
+    """
+    left = {
+        "worker": None,
+        "lease_until": None,
+        "previous_worker": runs.c.worker,
+    }
+    row = tx.execute(
+        sa.update(runs)
+        .where(
+            runs.c.id == lease.run_id,
+            runs.c.epoch == lease.epoch,
+            runs.c.status.in_([status.value for status in sources(target)]),
+        )
+        .values(status=target.value, **left, **values)
+        .returning(*runs.c)
+    ).one_or_none()
+    if row is None:
+        raise why_not(tx, lease, target)
+    return row
+
+
+def why_not(tx: sa.Connection, lease: Lease, target: Status) -> DurableError:
+    """Explain a refused move; reads after the refusal, for the message only."""
+    row = tx.execute(
+        sa.select(runs.c.status, runs.c.epoch).where(runs.c.id == lease.run_id)
+    ).one_or_none()
+    if row is None or row.epoch != lease.epoch:
+        return LeaseLost(lease.run_id, lease.epoch)
+    return IllegalMove(lease.run_id, row.status, target.value)
+
+
+def finish(
+    time: Timeline, *, output: str | None = None, error: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the columns of a run that ends."""
+    return {
+        "output": output,
+        "error": json.dumps(error) if error else None,
+        "finished_at": time.now(),
+        "holds_thread": sa.false(),
+    }
+
+
+def saved(replayed: Replayed) -> dict[str, Any]:
+    """Return the columns that count what replay spared."""
+    if not replayed.steps:
+        return {}
+    return {
+        "saved_steps": runs.c.saved_steps + replayed.steps,
+        "saved_tokens": runs.c.saved_tokens + replayed.tokens,
+    }
+
+
+# --- by people and by time -------------------------------------------------------------
+
+
+def shift(tx: sa.Connection, run_id: str, target: Status, **values: Any) -> bool:
+    """Change the status of a run that no worker owns; False if its status doesn't lead there."""
+    allowed = sources(target) - {Status.RUNNING, Status.CANCELLING}
+    moved = tx.execute(
+        sa.update(runs)
+        .where(runs.c.id == run_id, runs.c.status.in_([status.value for status in allowed]))
+        .values(status=target.value, **values)
+    )
+    return moved.rowcount == 1
+
+
+def wake_sleepers(tx: sa.Connection, time: Timeline) -> list[str]:
+    """Queue the sleeping runs whose time has come."""
+    due = tx.execute(
+        sa.update(runs)
+        .where(runs.c.status == Status.SLEEPING.value, runs.c.run_after <= time.now())
+        .values(status=Status.QUEUED.value)
+        .returning(runs.c.id)
+    )
+    return [row.id for row in due]
+
+
+def announce(tx: sa.Connection, time: Timeline, worker: str, agents: Collection[str]) -> None:
+    """Say that a worker lives and what it has."""
+    values = {"agents": json.dumps(sorted(agents)), "seen_at": time.now()}
+    updated = tx.execute(sa.update(workers).where(workers.c.name == worker).values(**values))
+    if updated.rowcount == 0:
+        tx.execute(_insert_ignoring(tx, workers).values(name=worker, **values))
+
+
+def depart(tx: sa.Connection, worker: str) -> None:
+    """Forget a worker that stopped in good order."""
+    tx.execute(sa.delete(workers).where(workers.c.name == worker))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which runs to list: newest first, those before a cursor (created_at, id)."""
+
+    tenant: str | None = None
+    status: Status | None = None
+    agent: str | None = None
+    thread: str | None = None
+    before: tuple[datetime, str] | None = None
+    limit: int = 100
+
+
+def listed(page: Page) -> sa.Select[Any]:
+    """Return the query of a page of runs."""
+    query = sa.select(runs).order_by(runs.c.created_at.desc(), runs.c.id.desc()).limit(page.limit)
+    for column in ("tenant", "status", "agent", "thread"):
+        wanted = getattr(page, column)
+        if wanted is not None:
+            query = query.where(runs.c[column] == str(wanted))
+    if page.before is not None:
+        at, id_ = page.before
+        older = sa.or_(
+            runs.c.created_at < at, sa.and_(runs.c.created_at == at, runs.c.id < id_)
+        )
+        query = query.where(older)
+    return query

@@ -1,0 +1,189 @@
+"""Tables and indexes. The migrations build the same; a test compares the two.
+
+Times are `timestamptz` on PostgreSQL and UTC text on SQLite. Values are ASCII JSON in
+`TEXT`, so that NUL and lone surrogates behave the same on both. `runs.lease_until` has
+no index on purpose: it changes with every heartbeat, and a row whose changed columns are
+not indexed is updated in place (PostgreSQL's HOT); the few leased rows are found by the
+partial index `runs_leased`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.types import TypeDecorator
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware time in UTC, on both databases."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Store UTC; SQLite's text form keeps no zone."""
+        if value is None or dialect.name != "sqlite":
+            return value
+        return value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Give the zone back."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+metadata = sa.MetaData()
+
+
+def _text(name: str, **kw: Any) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False, **kw)
+
+
+def _maybe(name: str, kind: Any = sa.Text) -> sa.Column[Any]:
+    return sa.Column(name, kind, nullable=True)
+
+
+def _count(name: str, default: int = 0) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer, nullable=False, server_default=str(default))
+
+
+LEASED = "status IN ('running', 'cancelling')"
+UNFINISHED = "status NOT IN ('succeeded', 'failed', 'cancelled')"
+
+
+def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> sa.Index:
+    return sa.Index(
+        name, *columns, unique=unique, postgresql_where=sa.text(where), sqlite_where=sa.text(where)
+    )
+
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    _text("id", primary_key=True),
+    _text("tenant"),
+    _text("agent"),
+    _text("version"),
+    _text("mode"),
+    _text("thread"),
+    # true from the first claim to the end: one unfinished run at a time holds a thread
+    sa.Column("holds_thread", sa.Boolean, nullable=False, server_default=sa.false()),
+    _text("status"),
+    _count("priority"),
+    _text("input"),
+    _maybe("output"),
+    _maybe("error"),
+    _count("attempts"),
+    _count("max_attempts", 3),
+    _count("epoch"),
+    _count("progress_epoch"),  # the last epoch under which a checkpoint was written
+    _maybe("worker"),
+    _maybe("previous_worker"),
+    _maybe("claimed_from"),  # the status that the last claim found
+    _maybe("lease_until", UtcTime),
+    sa.Column("run_after", UtcTime, nullable=False),
+    _maybe("deadline_seconds", sa.Float),
+    _maybe("idempotency_key"),
+    _count("asked"),  # how many questions were ever put: 0 spares a claim one query
+    _count("saved_steps"),
+    _count("saved_tokens"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    _maybe("started_at", UtcTime),
+    _maybe("finished_at", UtcTime),
+)
+
+# Claims look only at these few rows, however many runs are finished or parked.
+_partial("runs_due", runs.c.priority.desc(), runs.c.run_after, runs.c.id, where="status = 'queued'")
+_partial("runs_leased", runs.c.agent, where=LEASED)
+_partial("runs_asleep", runs.c.run_after, where="status = 'sleeping'")
+_partial("runs_on_thread", runs.c.tenant, runs.c.thread, runs.c.created_at, where=UNFINISHED)
+_partial("runs_hold_thread", runs.c.tenant, runs.c.thread, where="holds_thread", unique=True)
+_partial(
+    "runs_idempotency",
+    runs.c.tenant,
+    runs.c.idempotency_key,
+    where="idempotency_key IS NOT NULL",
+    unique=True,
+)
+sa.Index("runs_by_tenant", runs.c.tenant, runs.c.created_at, runs.c.id)
+sa.Index("runs_by_status", runs.c.status, runs.c.created_at, runs.c.id)
+sa.Index("runs_by_time", runs.c.created_at, runs.c.id)
+
+steps = sa.Table(
+    "steps",
+    metadata,
+    _text("run_id", primary_key=True),
+    _text("key", primary_key=True),
+    _count("seq"),
+    _text("kind"),
+    _text("name"),
+    _text("state"),
+    _text("fingerprint"),
+    _text("request"),
+    _maybe("value"),
+    _text("place"),
+    _maybe("error"),
+    _count("attempts"),
+    _count("input_tokens"),
+    _count("output_tokens"),
+    _maybe("approval_id"),
+    _count("epoch"),
+    sa.Column("seconds", sa.Float, nullable=False, server_default="0"),
+    sa.Column("recorded_at", UtcTime, nullable=False),
+)
+
+questions = sa.Table(
+    "questions",
+    metadata,
+    _text("id", primary_key=True),
+    _text("run_id"),
+    _text("tenant"),
+    _text("key"),
+    _text("kind"),
+    _text("tool"),
+    _text("payload"),
+    _text("digest"),
+    _text("allowed"),
+    _maybe("role"),
+    _maybe("schema"),
+    _maybe("interrupt_id"),
+    _text("on_expiry"),
+    _maybe("fallback"),
+    _text("state"),
+    sa.Column("asked_at", UtcTime, nullable=False),
+    _maybe("expires_at", UtcTime),
+    _maybe("decision"),
+    _maybe("decided_by"),
+    _maybe("decided_at", UtcTime),
+    _maybe("approval_id"),
+)
+sa.Index("questions_of_run", questions.c.run_id)
+_partial("questions_open_key", questions.c.run_id, questions.c.key, where="state = 'open'", unique=True)
+_partial("questions_inbox", questions.c.tenant, questions.c.asked_at, where="state = 'open'")
+_partial("questions_due", questions.c.expires_at, where="state = 'open' AND expires_at IS NOT NULL")
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column(
+        "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
+    ),
+    _text("run_id"),
+    _text("tenant"),
+    _text("type"),
+    sa.Column("at", UtcTime, nullable=False),
+    _text("actor"),
+    _text("data"),
+)
+sa.Index("events_of_run", events.c.run_id, events.c.id)
+
+workers = sa.Table(
+    "workers",
+    metadata,
+    _text("name", primary_key=True),
+    _text("agents"),
+    sa.Column("seen_at", UtcTime, nullable=False),
+)

@@ -1,0 +1,203 @@
+"""Load a journal; append many steps, of many runs, under their fences, in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from langgraph_durable.errors import DurableError, LeaseLost, StepConflict
+from langgraph_durable.runs import Lease, Step, StepState, Usage
+from . import rows
+from .schema import UtcTime, runs, steps
+from .timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One step of one run, under the lease that may write it."""
+
+    lease: Lease
+    step: Step
+
+
+_COLUMNS: Mapping[str, str] = {
+    "run_id": "text",
+    "epoch": "bigint",
+    "key": "text",
+    "seq": "integer",
+    "kind": "text",
+    "name": "text",
+    "state": "text",
+    "fingerprint": "text",
+    "request": "text",
+    "value": "text",
+    "place": "text",
+    "error": "text",
+    "attempts": "integer",
+    "input_tokens": "integer",
+    "output_tokens": "integer",
+    "approval_id": "text",
+    "seconds": "double precision",
+}
+
+# Only an unrecorded step may be written again (an intent, a failed try, a question);
+# a recorded one is an answer and never changes. An epoch never writes over a later one.
+_UPSERT = """
+    ON CONFLICT (run_id, key) DO UPDATE SET {sets}
+    WHERE steps.state <> 'recorded' AND steps.epoch <= excluded.epoch
+    RETURNING run_id, key
+""".format(
+    sets=", ".join(
+        f"{name} = excluded.{name}" for name in [*_COLUMNS, "recorded_at"] if name not in ("run_id", "key", "seq")
+    )
+)
+_LIST = ", ".join(_COLUMNS)
+
+# One statement: the fence (the lease is extended, which locks the row against a claim),
+# and the steps of exactly those runs that it let through.
+_POSTGRES = f"""
+    WITH asked AS (
+        SELECT * FROM unnest({", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in _COLUMNS.items())})
+            AS a ({_LIST})
+    ), fence AS (
+        UPDATE runs SET lease_until = :until_
+        FROM (SELECT DISTINCT run_id, epoch FROM asked) AS mine
+        WHERE runs.id = mine.run_id AND runs.epoch = mine.epoch AND runs.status IN ('running', 'cancelling')
+        RETURNING runs.id
+    )
+    INSERT INTO steps ({_LIST}, recorded_at)
+    SELECT {", ".join(f"asked.{name}" for name in _COLUMNS)}, :now_
+    FROM asked JOIN fence ON fence.id = asked.run_id
+    {_UPSERT}
+"""  # noqa: S608  # built from the constant column names above
+_SQLITE = f"""
+    INSERT INTO steps ({_LIST}, recorded_at)
+    SELECT {", ".join(f":{name}" for name in _COLUMNS)}, :now_
+    FROM runs WHERE id = :run_id AND epoch = :epoch AND status IN ('running', 'cancelling')
+    {_UPSERT}
+"""  # noqa: S608  # the same
+
+
+def append(
+    tx: sa.Connection, time: Timeline, writes: Sequence[Write], lease_seconds: float
+) -> list[DurableError | None]:
+    """Write steps; for each return None, or why it was refused. Extends the leases.
+
+    A refused step changes nothing and doesn't hinder the others: LeaseLost if the run has
+    another owner, StepConflict if its key was recorded by another writer first. A step
+    that was already written by the same claim with the same value counts as written: the
+    commit's answer was lost on the way, and this is the second try.
+    """
+    insert = _append_postgres if tx.dialect.name == "postgresql" else _append_sqlite
+    written = insert(tx, time, writes, lease_seconds)
+    return [
+        None if (w.lease.run_id, w.step.key) in written else _refusal(tx, w) for w in writes
+    ]
+
+
+def _row(write: Write) -> dict[str, Any]:
+    step, lease = write.step, write.lease
+    row = {name: getattr(step, name) for name in _COLUMNS if name not in ("run_id", "epoch")}
+    return {**row, "state": step.state.value, "run_id": lease.run_id, "epoch": lease.epoch}
+
+
+def _append_postgres(
+    tx: sa.Connection, time: Timeline, writes: Sequence[Write], lease_seconds: float
+) -> set[tuple[str, str]]:
+    table = [_row(write) for write in writes]
+    arrays = {name: [row[name] for row in table] for name in _COLUMNS}
+    statement = _compiled(time, lease_seconds)
+    return {(row.run_id, row.key) for row in tx.execute(statement, arrays)}
+
+
+def _compiled(time: Timeline, lease_seconds: float) -> sa.TextClause:
+    until, now = time.later(lease_seconds), time.now()
+    if isinstance(now, sa.BindParameter) and isinstance(until, sa.BindParameter):
+        # a clock was given (tests): its time is a parameter
+        statement = sa.text(_POSTGRES.replace(":until_", "CAST(:until_ AS timestamptz)").replace(":now_", "CAST(:now_ AS timestamptz)"))
+        return statement.bindparams(
+            sa.bindparam("until_", until.value, type_=UtcTime()),
+            sa.bindparam("now_", now.value, type_=UtcTime()),
+        )
+    server = _POSTGRES.replace(":until_", "clock_timestamp() + make_interval(secs => :lease_seconds)")
+    server = server.replace(":now_", "clock_timestamp()")
+    return sa.text(server).bindparams(lease_seconds=lease_seconds)
+
+
+def _append_sqlite(
+    tx: sa.Connection, time: Timeline, writes: Sequence[Write], lease_seconds: float
+) -> set[tuple[str, str]]:
+    now = time.now()
+    statement = sa.text(_SQLITE).bindparams(
+        sa.bindparam("now_", now.value if isinstance(now, sa.BindParameter) else None, type_=UtcTime())
+    )
+    written = set()
+    for write in writes:
+        found = tx.execute(statement, _row(write)).one_or_none()
+        if found is not None:
+            written.add((found.run_id, found.key))
+    extended = {run_id for run_id, _ in written}
+    if extended:
+        tx.execute(
+            sa.update(runs).where(runs.c.id.in_(extended)).values(lease_until=time.later(lease_seconds))
+        )
+    return written
+
+
+def _refusal(tx: sa.Connection, write: Write) -> DurableError | None:
+    """Explain a step that wasn't written; reads after the refusal."""
+    lease, step = write.lease, write.step
+    owner = tx.execute(
+        sa.select(runs.c.epoch, runs.c.status).where(runs.c.id == lease.run_id)
+    ).one_or_none()
+    if owner is None or owner.epoch != lease.epoch or owner.status not in ("running", "cancelling"):
+        return LeaseLost(lease.run_id, lease.epoch)
+    stored = get(tx, lease.run_id, step.key)
+    mine = stored is not None and stored.epoch == lease.epoch
+    if stored is not None and mine and (stored.value, stored.fingerprint) == (step.value, step.fingerprint):
+        return None
+    return StepConflict(lease.run_id, step.key)
+
+
+def get(tx: sa.Connection, run_id: str, key: str) -> Step | None:
+    """Return one step, if there is one under this key."""
+    row = tx.execute(
+        sa.select(steps).where(steps.c.run_id == run_id, steps.c.key == key)
+    ).one_or_none()
+    return None if row is None else rows.step(row)
+
+
+def of_run(tx: sa.Connection, run_id: str) -> list[Step]:
+    """Return a run's whole journal in the order of recording, in one query."""
+    found = tx.execute(
+        sa.select(steps).where(steps.c.run_id == run_id).order_by(steps.c.seq, steps.c.recorded_at)
+    )
+    return [rows.step(row) for row in found]
+
+
+def usage(tx: sa.Connection, run_ids: Collection[str]) -> dict[str, Usage]:
+    """Sum up what each run asked of models and tools."""
+    done = sa.case((steps.c.state == StepState.RECORDED.value, 1), else_=0)
+    found = tx.execute(
+        sa.select(
+            steps.c.run_id,
+            sa.func.sum(sa.case((steps.c.kind == "llm", done), else_=0)).label("models"),
+            sa.func.sum(sa.case((steps.c.kind == "tool", done), else_=0)).label("tools"),
+            sa.func.sum(steps.c.input_tokens).label("input"),
+            sa.func.sum(steps.c.output_tokens).label("output"),
+        )
+        .where(steps.c.run_id.in_(run_ids))
+        .group_by(steps.c.run_id)
+    )
+    return {
+        row.run_id: Usage(
+            model_calls=int(row.models),
+            tool_calls=int(row.tools),
+            input_tokens=int(row.input),
+            output_tokens=int(row.output),
+        )
+        for row in found
+    }

@@ -1,0 +1,38 @@
+"""Whose clock a statement asks: the database's on PostgreSQL, unless a clock was given."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from langgraph_durable.clock import Clock, SystemClock
+from .schema import UtcTime
+
+
+class Timeline:
+    """SQL expressions for the time.
+
+    The clocks of workers differ, so on PostgreSQL leases are measured by the server's
+    clock; SQLite has no server, so there (and wherever tests pass a clock) it is the clock
+    that was given.
+    """
+
+    def __init__(self, dialect: str, clock: Clock | None) -> None:
+        self._server = dialect == "postgresql" and clock is None
+        self._clock = clock or SystemClock()
+
+    def now(self) -> sa.ColumnElement[Any]:
+        """Return the time as an expression."""
+        if self._server:
+            return sa.func.clock_timestamp(type_=UtcTime())
+        return sa.bindparam(None, self._clock.now(), type_=UtcTime(), unique=True)
+
+    def later(self, seconds: float) -> sa.ColumnElement[Any]:
+        """Return the time `seconds` from now as an expression."""
+        if self._server:
+            span = sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+            return sa.type_coerce(sa.func.clock_timestamp() + span, UtcTime())
+        value = self._clock.now() + timedelta(seconds=seconds)
+        return sa.bindparam(None, value, type_=UtcTime(), unique=True)

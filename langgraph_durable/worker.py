@@ -1,0 +1,443 @@
+"""Worker: claim, drive, settle; and drain when it is told to stop.
+
+One event loop drives several runs at once. What blocks is elsewhere: the journal's thread
+writes and keeps leases, the store is called in threads. A worker holds nothing that the
+database lacks, so it may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from langgraph_durable.agents import Agent
+from langgraph_durable.app import Durable
+from langgraph_durable.checkpoint import Savers
+from langgraph_durable.context import PassState, RunContext
+from langgraph_durable.errors import (
+    DurableError,
+    PassEnded,
+    SchemaMismatch,
+    StoreError,
+    UnknownAgent,
+)
+from langgraph_durable.journal import JournalWriter, RunJournal
+from langgraph_durable.modes import Passage, drive, failure
+from langgraph_durable.runs import Broke, Lease, Outcome, Retried, Retry, Status
+from langgraph_durable.store import Claim, Served, Wakeups
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+SWEEP_SECONDS = 2.0
+ANNOUNCE_SECONDS = 20.0
+
+
+def default_name() -> str:
+    """Return a worker's name: the host, the process, and a part that no other life shares."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+class Worker:
+    """Runs what was submitted.
+
+    Args:
+        durable: the registry and the store.
+        name: how it is called in leases and events; unique by default.
+        lease_seconds: for how long a claim holds without a sign of life. A dead worker's
+            runs are taken over after this time; heartbeats come every third of it.
+        concurrency: how many runs at once.
+        adopt_unknown: fail runs of an agent that no live worker has, with a message
+            (False: leave them in the queue).
+        drain_seconds: how long steps in flight may take to end after a stop.
+    """
+
+    def __init__(
+        self,
+        durable: Durable,
+        name: str | None = None,
+        *,
+        lease_seconds: float = 60.0,
+        concurrency: int = 8,
+        adopt_unknown: bool = True,
+        drain_seconds: float = 30.0,
+    ) -> None:
+        if lease_seconds <= 0 or concurrency < 1 or drain_seconds < 0:
+            raise ValueError("Worker needs lease_seconds > 0, concurrency >= 1, drain_seconds >= 0")
+        self.durable = durable
+        self.name = name or default_name()
+        self.lease_seconds = lease_seconds
+        self.concurrency = concurrency
+        self.drain_seconds = drain_seconds
+        self._adopts = adopt_unknown
+        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken: asyncio.Event | None = None
+
+    # --- from outside ------------------------------------------------------------------
+
+    def run_once(self) -> str | None:
+        """Claim one run, drive it until it ends or waits, settle it; returns its id.
+
+        Returns None when there was nothing to do.
+        """
+        _refuse_loop("run_once")
+        return asyncio.run(self._once())
+
+    def run_until_idle(self, limit: int = 10_000) -> int:
+        """Run one after another until nothing can be claimed; returns how many passes ran."""
+        _refuse_loop("run_until_idle")
+        return asyncio.run(self._until_idle(limit))
+
+    def serve(self) -> None:
+        """Claim and run until SIGTERM or SIGINT; then hand over and return.
+
+        At a stop the worker claims nothing more, lets steps in flight end, and hands its
+        runs back at their next step boundary, so that another worker has them at once.
+
+        Raises:
+            StoreError: the database can't be opened.
+            SchemaMismatch: its schema isn't this code's.
+        """
+        _refuse_loop("serve")
+        asyncio.run(self._serve())
+
+    def stop(self) -> None:
+        """Tell `serve` to hand over and return; any thread or signal handler may call."""
+        self._stopping = True
+        self._ring()
+
+    # --- the loop ----------------------------------------------------------------------
+
+    async def _once(self) -> str | None:
+        async with _Engine(self) as engine:
+            await self._sweep()
+            claim = await self._claim()
+            if claim is None:
+                return None
+            await engine.pass_over(claim)
+            return claim.run.id
+
+    async def _until_idle(self, limit: int) -> int:
+        async with _Engine(self) as engine:
+            for count in range(limit):
+                await self._sweep()
+                claim = await self._claim()
+                if claim is None:
+                    return count
+                await engine.pass_over(claim)
+        return limit
+
+    async def _serve(self) -> None:
+        await asyncio.to_thread(self.durable.store.check_schema)
+        self._loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            _on_signal(self._loop, number, self.stop)
+        async with _Engine(self) as engine:
+            engine.listen(self._ring)
+            chores = asyncio.create_task(self._chores())
+            try:
+                await self._work(engine)
+            finally:
+                chores.cancel()
+                await engine.drain()
+                await asyncio.to_thread(self._depart)
+        log.info("worker %s has handed over", self.name)
+
+    async def _work(self, engine: _Engine) -> None:
+        if self._woken is None:
+            raise DurableError("a worker is served by serve()")
+        while not self._stopping:
+            self._woken.clear()
+            if engine.running >= self.concurrency:
+                await self._woken.wait()
+                continue
+            claim = await self._try_claim()
+            if claim is not None:
+                engine.start(claim, self._ring)
+                continue
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass  # nobody rang: look again
+
+    def _ring(self) -> None:
+        if self._loop is not None and self._woken is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._woken.set)
+            except RuntimeError:
+                log.debug("worker %s: its loop has ended", self.name)
+
+    async def _try_claim(self) -> Claim | None:
+        try:
+            return await self._claim()
+        except SchemaMismatch:
+            raise
+        except StoreError as error:
+            log.warning("worker %s can't claim, trying on: %s", self.name, error)
+            return None
+
+    async def _claim(self) -> Claim | None:
+        served = Served([(a.name, a.version) for a in self.durable.agents], self._adopts)
+        store = self.durable.store
+        return await asyncio.to_thread(store.claim, self.name, self.lease_seconds, served)
+
+    async def _chores(self) -> None:
+        """Sweep, say that we live, and look whether the schema is still ours."""
+        announced = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                if loop.time() >= announced:
+                    await asyncio.to_thread(self._announce)
+                    announced = loop.time() + ANNOUNCE_SECONDS
+                await self._sweep()
+            except SchemaMismatch as error:
+                log.error("worker %s claims nothing more: %s", self.name, error)  # noqa: TRY400
+                self.stop()
+                return
+            except StoreError as error:
+                log.warning("worker %s can't sweep, trying on: %s", self.name, error)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _sweep(self) -> None:
+        await asyncio.to_thread(self.durable.store.sweep)
+
+    def _announce(self) -> None:
+        self.durable.store.check_schema()
+        names = {agent.name for agent in self.durable.agents}
+        self.durable.store.announce(self.name, names)
+
+    def _depart(self) -> None:
+        try:
+            self.durable.store.depart(self.name)
+        except StoreError as error:
+            log.warning("worker %s could not sign off: %s", self.name, error)
+
+
+class _Engine:
+    """What a worker has open while it works: journal, checkpoints, passes under way."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._durable = worker.durable
+        self._writer = JournalWriter(worker.durable.store, worker.lease_seconds)
+        self._savers: Savers | None = None
+        self._savers_lock = asyncio.Lock()
+        self._wakeups: Wakeups | None = None
+        self._passes: dict[asyncio.Task[None], PassState] = {}
+
+    async def __aenter__(self) -> _Engine:
+        self._writer.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._wakeups is not None:
+            self._wakeups.stop()
+        await asyncio.to_thread(self._writer.stop)
+        if self._savers is not None:
+            await self._savers.aclose()
+        await self._durable.services.tools.aclose()
+
+    @property
+    def running(self) -> int:
+        return len(self._passes)
+
+    def listen(self, ring: Any) -> None:
+        """Hear of queued runs and of cancels at once."""
+
+        def rung() -> None:
+            ring()
+            self._writer.ring()
+
+        self._wakeups = Wakeups(self._durable.store.engine, rung)
+        self._wakeups.start()
+
+    def start(self, claim: Claim, ended: Any) -> None:
+        """Drive a claimed run in the background."""
+        state = PassState()
+        task = asyncio.create_task(self._guarded(claim, state), name=f"run {claim.run.id}")
+        self._passes[task] = state
+
+        def forget(done: asyncio.Task[None]) -> None:
+            self._passes.pop(done, None)
+            ended()
+
+        task.add_done_callback(forget)
+
+    async def _guarded(self, claim: Claim, state: PassState) -> None:
+        try:
+            await self.pass_over(claim, state)
+        except Exception:
+            # the lease runs out, and another worker takes the run over
+            log.exception("run %s could not be driven or settled", claim.run.id)
+
+    async def drain(self) -> None:
+        """Hand every run back at its next boundary; wait for steps in flight, bounded."""
+        for state in self._passes.values():
+            state.drain()
+        if self._passes:
+            _, late = await asyncio.wait(self._passes, timeout=self._worker.drain_seconds)
+            for task in late:
+                log.warning("%s did not come to a boundary in time; its lease runs out", task.get_name())
+                task.cancel()
+
+    # --- one pass ----------------------------------------------------------------------
+
+    async def pass_over(self, claim: Claim, state: PassState | None = None) -> None:
+        """Load, drive, settle. What can't be settled is left to the lease."""
+        state = state or PassState()
+        lease, store = claim.lease, self._durable.store
+        if claim.run.status is Status.CANCELLING:
+            state.cancelling = True
+        start = await asyncio.to_thread(store.load, lease, asked=claim.asked > 0)
+        journal = self._writer.follow(lease, start, claim.run.deadline_seconds)
+        try:
+            outcome = await self._drive(claim, journal, state)
+            if outcome is not None:
+                await self._settle(claim, outcome, state)
+        except PassEnded as lost:
+            log.warning("run %s: hands off, %s", lease.run_id, lost)
+        finally:
+            self._writer.unfollow(lease)
+            if not journal.lost.done():
+                journal.lost.cancel()
+
+    async def _drive(self, claim: Claim, journal: RunJournal, state: PassState) -> Outcome | None:
+        if state.cancelling:
+            return Broke({})  # the store settles a cancelling run as cancelled
+        try:
+            agent = self._durable.find(claim.run.agent, claim.run.version)
+        except UnknownAgent as error:
+            return Broke(failure(error))
+        services = replace(self._durable.services, note=self._noter(claim))
+        ctx = RunContext(claim.run, claim.lease, journal, services, state)
+        passage = Passage(list(journal.questions()), await self._open_savers(agent))
+        return await self._watched(agent, ctx, passage, journal)
+
+    async def _watched(
+        self, agent: Agent, ctx: RunContext, passage: Passage, journal: RunJournal
+    ) -> Outcome | None:
+        """Drive, and stop at once when the lease is lost, the run cancelled or its time over."""
+        driving = asyncio.ensure_future(drive(agent, ctx, passage))
+        cancelled = asyncio.ensure_future(journal.cancelling.wait())
+        try:
+            await asyncio.wait(
+                {driving, journal.lost, cancelled},
+                timeout=agent.deadline_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if driving.done():
+                return driving.result()
+            if journal.lost.done():
+                ctx.state.lost = _lost(journal)
+                ctx.state.abandon()
+                return await _ended(driving, ctx)
+            if cancelled.done():
+                ctx.state.cancelling = True
+                return await _ended(driving, ctx)
+            ctx.state.drain()
+            await _ended(driving, ctx)
+            return Retried(_overdue(agent), journal.progressed)
+        finally:
+            cancelled.cancel()
+
+    async def _settle(self, claim: Claim, outcome: Outcome, state: PassState) -> None:
+        agent = self._durable.find(claim.run.agent, claim.run.version) if self._has(claim) else None
+        settle = self._durable.store.settle
+        status = await asyncio.to_thread(
+            settle,
+            claim.lease,
+            outcome,
+            state.replayed,
+            agent.retry if agent else Retry(),
+            self._durable.services.chance.random(),
+        )
+        log.info("run %s is %s", claim.run.id, status.value)
+
+    def _has(self, claim: Claim) -> bool:
+        pairs = {(a.name, a.version) for a in self._durable.agents}
+        return (claim.run.agent, claim.run.version) in pairs
+
+    async def _open_savers(self, agent: Agent) -> Savers | None:
+        if agent.mode != "graph":
+            return None
+        async with self._savers_lock:
+            if self._savers is None:
+                savers = Savers.for_url(self._durable.url, types=self._durable.types)
+                await savers.open()
+                self._savers = savers
+        return self._savers
+
+    def _noter(self, claim: Claim) -> Any:
+        """Write warnings of a pass to the audit, without holding the pass up."""
+        loop = asyncio.get_running_loop()
+        store, lease, tenant = self._durable.store, claim.lease, claim.run.tenant
+
+        def note(type_: str, data: Mapping[str, Any]) -> None:
+            log.warning("run %s: %s %s", lease.run_id, type_, dict(data))
+            loop.run_in_executor(None, _note, store, lease, tenant, type_, data)
+
+        return note
+
+
+def _note(store: Any, lease: Lease, tenant: str, type_: str, data: Mapping[str, Any]) -> None:
+    try:
+        store.note(lease, tenant, type_, data)
+    except DurableError:
+        log.exception("event %s of run %s could not be written", type_, lease.run_id)
+
+
+def _lost(journal: RunJournal) -> PassEnded:
+    error = journal.lost.exception()
+    if isinstance(error, PassEnded):
+        return error
+    raise DurableError(f"run {journal.lease.run_id}: the lease is lost") from error
+
+
+async def _ended(driving: asyncio.Future[Outcome], ctx: RunContext) -> Outcome | None:
+    """Cancel the graph, and wait until it has unwound and its steps have landed.
+
+    A node that swallows the cancellation is cancelled again: LangGraph would carry on with
+    the next one.
+    """
+    while not driving.done():
+        driving.cancel()
+        await asyncio.wait({driving}, timeout=1.0)
+    await ctx.state.land()
+    if ctx.state.lost is not None:
+        raise ctx.state.lost
+    if driving.cancelled() or driving.exception() is not None:
+        return Broke({}) if ctx.state.cancelling else None
+    return driving.result()
+
+
+def _overdue(agent: Agent) -> Mapping[str, Any]:
+    said = f"one pass took longer than the limit of {agent.deadline_seconds:g} s"
+    return {"type": "DeadlineExceeded", "reason": "deadline", "message": said}
+
+
+def _on_signal(loop: asyncio.AbstractEventLoop, number: int, act: Any) -> None:
+    try:
+        loop.add_signal_handler(number, act)
+    except (NotImplementedError, RuntimeError, ValueError):
+        log.debug("signal %s can't be handled outside of the main thread", number)
+
+
+def _refuse_loop(method: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise DurableError(
+        f"Worker.{method}() runs an event loop of its own; in async code use "
+        f"await asyncio.to_thread(worker.{method})"
+    )

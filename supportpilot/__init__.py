@@ -1,0 +1,1 @@
+"""SupportPilot: a support agent that refunds, in both modes of langgraph_durable."""

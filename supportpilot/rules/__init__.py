@@ -1,0 +1,1 @@
+"""What the rule-based model knows about tickets, invoices and replies."""
