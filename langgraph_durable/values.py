@@ -87,12 +87,17 @@ class Types:
         Takes what a graph's state schema is made of: TypedDicts, models, generics,
         unions, Annotated. LangChain's messages need no registration and are passed over.
 
-        Raises:
-            BadInput: two classes have one name; register one of them under another first.
+        A class whose name is taken by another one goes by its full name.
         """
         for cls in _classes_in(annotation, set()):
             if cls not in self._by_class:
-                self._add(cls, cls.__qualname__)
+                taken = cls.__qualname__ in self._by_name
+                self._add(cls, f"{cls.__module__}.{cls.__qualname__}" if taken else cls.__qualname__)
+
+    @property
+    def classes(self) -> frozenset[type]:
+        """The registered classes."""
+        return frozenset(self._by_class)
 
     def _add(self, cls: type, name: str) -> None:
         known = self._by_name.setdefault(name, _Known(name, cls, _kind(cls) or ""))

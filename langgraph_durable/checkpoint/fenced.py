@@ -73,7 +73,7 @@ class FencedSaver(BaseCheckpointSaver[str]):
         return self._pass.lost
 
     @abstractmethod
-    async def _write(self, act: Act[T], *, progress: bool = False, snapshot: bool = False) -> T:
+    async def _write(self, act: Act[T], *, progress: bool = False) -> T:
         """Let LangGraph's saver write, if the lease holds, in one transaction with the check."""
 
     @abstractmethod

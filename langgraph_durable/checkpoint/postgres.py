@@ -1,7 +1,9 @@
-"""Fenced savers on PostgreSQL: each write locks and checks its run's row, then writes.
+"""Fenced savers on PostgreSQL: each write checks and locks its run's row as it commits.
 
-All of it is one transaction on a connection of the worker's pool, so that it also works
-behind a pooler in transaction mode: no prepared statements, nothing kept in a session.
+Write and fence are one pipeline with one sync, which PostgreSQL makes one transaction. It
+ends on the server alone: a row lock that waited for this process could wait for ever, if
+its loop is blocked by something that wants the lock. Nothing is kept in a session and no
+statement is prepared, so that a pooler in transaction mode may stand between.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import LiteralString, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from psycopg import AsyncConnection, OperationalError
+from psycopg import AsyncConnection, AsyncPipeline, OperationalError
+from psycopg.errors import DivisionByZero
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
@@ -131,7 +134,15 @@ class FencedPostgresSaver(FencedSaver):
         Raises:
             LeaseLost: another worker owns the run; nothing was deleted.
         """
-        await self._write(lambda saver: saver.aprune(thread_ids, strategy=strategy), snapshot=True)
+
+        async def once() -> None:  # it reads before it deletes, so it can't be one pipeline
+            async with self._pool.connection() as connection, connection.transaction():
+                await connection.execute(fence.ONE_SNAPSHOT)
+                await connection.execute(fence.HOLD_LEASE, self._lease)
+                saver = AsyncPostgresSaver(connection, serde=self.serde)
+                await saver.aprune(thread_ids, strategy=strategy)
+
+        await self._behind_fence(once)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Prune threads, from a node's thread."""
@@ -140,26 +151,57 @@ class FencedPostgresSaver(FencedSaver):
     async def _read(self, act: Act[T]) -> T:
         return await _through_outage(lambda: act(self._plain))
 
-    async def _write(self, act: Act[T], *, progress: bool = False, snapshot: bool = False) -> T:
+    async def _write(self, act: Act[T], *, progress: bool = False) -> T:
         mark = progress and not self._pass.progressed
-        check = fence.MARK_PROGRESS if mark else fence.HOLD_LEASE
+        query = fence.MARK_PROGRESS if mark else fence.HOLD_LEASE
 
         async def once() -> T:
-            async with self._pool.connection() as connection, connection.transaction():
-                if snapshot:
-                    await connection.execute(fence.ONE_SNAPSHOT)
-                await self._hold_lease(connection, check)
-                return await act(AsyncPostgresSaver(connection, serde=self.serde))
+            async with self._pool.connection() as connection, connection.pipeline() as pipeline:
+                gate = _Gate(connection, pipeline, query, self._lease)
+                pipe = cast("AsyncPipeline", gate)
+                result = await act(AsyncPostgresSaver(connection, pipe, serde=self.serde))
+                await gate.close()
+                return result
 
-        result = await _through_outage(once)
+        result = await self._behind_fence(once)
         self._pass.progressed |= mark
         return result
 
-    async def _hold_lease(self, connection: AsyncConnection[DictRow], query: Any) -> None:
-        lease = self._pass.lease
-        held = await connection.execute(query, (lease.run_id, lease.epoch))
-        if await held.fetchone() is None:
-            raise self._pass.lose()
+    async def _behind_fence(self, act: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await _through_outage(act)
+        except DivisionByZero:
+            raise self._pass.lose() from None
+
+    @property
+    def _lease(self) -> tuple[str, int]:
+        return self._pass.lease.run_id, self._pass.lease.epoch
+
+
+class _Gate:
+    """Stands where LangGraph's saver expects its pipeline: no sync without the fence."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection[DictRow],
+        pipeline: AsyncPipeline,
+        query: LiteralString,
+        lease: tuple[str, int],
+    ) -> None:
+        self._connection, self._pipeline = connection, pipeline
+        self._query, self._lease = query, lease
+        self._passed = False
+
+    async def sync(self) -> None:
+        """End the transaction: the saver calls it after each write."""
+        await self._connection.execute(self._query, self._lease)
+        await self._pipeline.sync()
+        self._passed = True
+
+    async def close(self) -> None:
+        """Fence what the saver left open, should it cease to call `sync`."""
+        if not self._passed:
+            await self.sync()
 
 
 async def _through_outage(act: Callable[[], Awaitable[T]]) -> T:

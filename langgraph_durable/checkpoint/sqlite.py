@@ -64,7 +64,7 @@ class FencedSqliteSaver(FencedSaver):
 
     _plain: AsyncSqliteSaver
 
-    async def _write(self, act: Act[T], *, progress: bool = False, snapshot: bool = False) -> T:
+    async def _write(self, act: Act[T], *, progress: bool = False) -> T:
         # the triggers check the lease and mark progress, so there is nothing to add
         return await _until_free(lambda: self._whole(act))
 

@@ -87,15 +87,15 @@ class McpServer:
         """
         found: list[ToolSpec] = []
         cursor: str | None = None
-        async with self._session() as client:
+        async with self._session() as session:
             try:
                 while True:
-                    page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+                    page = await session.client.list_tools(cursor=cursor, cache_mode="refresh")
                     found += [_spec(self._name, tool) for tool in page.tools]
                     if (cursor := page.next_cursor) is None:
                         return found
             except Exception as broken:
-                self._leave()
+                session.leave()
                 raise ToolUnreachable(f"MCP server {self._name!r}: {_said(broken)}") from broken
 
     async def call(self, tool: str, arguments: Mapping[str, Any], call: CallInfo) -> Any:
@@ -107,15 +107,15 @@ class McpServer:
                 may have been (`outcome_unknown`).
         """
         where = f"{self._name}.{tool}"
-        async with self._session() as client:
+        async with self._session() as session:
             try:
-                result = await client.call_tool(tool, dict(arguments), meta=_meta(call))
+                result = await session.client.call_tool(tool, dict(arguments), meta=_meta(call))
             except Exception as error:
                 code = error.code if isinstance(error, MCPError) else None
                 if code in _REFUSED:
                     raise ToolError(f"tool {where!r}: {_said(error)}", tool=where) from error
                 if code != REQUEST_TIMEOUT:  # a slow tool says nothing about the connection
-                    self._leave()
+                    session.leave()
                 raise ToolUnreachable(
                     f"tool {where!r} gave no answer, so it may have run: {_said(error)}",
                     tool=where,
@@ -130,7 +130,7 @@ class McpServer:
             await session.close()
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[Client]:
+    async def _session(self) -> AsyncIterator[_Session]:
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop)
         if session is None or session.is_left:
@@ -144,12 +144,7 @@ class McpServer:
                 raise ToolUnreachable(
                     f"MCP server {self._name!r} can't be reached: {_said(error)}"
                 ) from error
-            yield session.client
-
-    def _leave(self) -> None:
-        session = self._sessions.get(asyncio.get_running_loop())
-        if session is not None:
-            session.leave()
+            yield session
 
     def _client(self) -> Client:
         target: Any = self._target() if callable(self._target) else self._target

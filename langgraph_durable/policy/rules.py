@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from types import MappingProxyType
@@ -92,7 +92,8 @@ class Rule:
     """Allow, deny or ask: for whom, for which tool and when. `"*"` is anything.
 
     `tool` is a bare name or "server.tool". `effect` may also be "write" (idempotent or
-    once). `when` sees the arguments: a function, a `Limit`, or several that must all hold.
+    once). `when` sees the arguments: a function, or one or several limits that must all hold,
+    as `Limit` or as data: {"argument": "amount_cents", "at_most": 5000}.
     An `ask` says who may approve (`approver_role`), for how long the question stays open
     and what then happens. `overridable=False` keeps an `ask` from being skipped by any
     other rule.
@@ -105,7 +106,7 @@ class Rule:
     role: str = "*"
     agent: str = "*"
     effect: str = "*"
-    when: Predicate | Limit | tuple[Limit, ...] | None = None
+    when: Predicate | Limit | Mapping[str, Any] | Sequence[Limit | Mapping[str, Any]] | None = None
     approver_role: str | None = None
     expires_in_seconds: float | None = None
     on_expiry: Literal["reject", "fail"] = "reject"
@@ -126,17 +127,16 @@ class Rule:
         self._check_question()
 
     def _check_when(self) -> None:
-        if isinstance(self.when, Limit):
-            object.__setattr__(self, "when", (self.when,))
-        elif isinstance(self.when, tuple | list):
-            if not self.when or not all(isinstance(limit, Limit) for limit in self.when):
-                raise BadInput(f"rule {self.label}: `when` is a function or Limits")
-            object.__setattr__(self, "when", tuple(self.when))
+        if isinstance(self.when, Limit | Mapping | list | tuple):
+            given = [self.when] if isinstance(self.when, Limit | Mapping) else list(self.when)
+            if not given:
+                raise BadInput(f"rule {self.label}: `when` has no limit; leave it out")
+            object.__setattr__(self, "when", tuple(map(_limit, given)))
         elif self.when is not None and (
             not callable(self.when) or inspect.iscoroutinefunction(self.when)
         ):
             # A coroutine is true before it has been awaited: such a rule would always match.
-            raise BadInput(f"rule {self.label}: `when` is a plain function, not async, or Limits")
+            raise BadInput(f"rule {self.label}: `when` is a plain function, not async, or limits")
 
     def _check_question(self) -> None:
         if self.on_expiry not in ("reject", "fail"):
@@ -190,7 +190,7 @@ class Rule:
             answers = [limit.holds(arguments) for limit in self.when]
             # What can't be compared never lets a call through, and never past an ask or deny.
             return False not in answers and (None not in answers or self.verdict != "allow")
-        assert not isinstance(self.when, Limit)  # noqa: S101  # became a tuple at construction
+        assert callable(self.when)  # noqa: S101  # limits became a tuple at construction
         answer = self.when(MappingProxyType(dict(arguments)))
         if not isinstance(answer, bool):
             raise TypeError(f"it returned {type(answer).__name__}, not a bool")
@@ -198,19 +198,14 @@ class Rule:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Rule:
-        """Build a rule from plain data: the fields by name, `when` as one limit or a list.
+        """Build a rule from plain data: the fields by name, `when` as one limit or several.
 
         Raises:
             BadInput: an unknown field, or a value that a rule refuses.
         """
-        given = _only(cls, data, "rule")
-        when = given.pop("when", None)
-        if when is not None:
-            limits = [when] if isinstance(when, Mapping) else when
-            if not isinstance(limits, list | tuple):
-                raise BadInput("a rule's `when` is a limit or a list of limits, as objects")
-            when = tuple(_from(Limit, limit, "limit") for limit in limits)
-        rule: Rule = _from(cls, {**given, "when": when}, "rule")
+        rule: Rule = _from(cls, data, "rule")
+        if callable(rule.when):
+            raise BadInput("a rule from data has limits for its `when`, not a function")
         return rule
 
     def to_data(self) -> dict[str, Any]:
@@ -245,6 +240,13 @@ def _number(value: object) -> int | float | Decimal | None:
 
 def _same(value: object, one: object) -> bool:
     return value == one and isinstance(value, bool) == isinstance(one, bool)
+
+
+def _limit(limit: object) -> Limit:
+    if isinstance(limit, Limit):
+        return limit
+    made: Limit = _from(Limit, limit, "limit")
+    return made
 
 
 def _only(cls: type, data: object, what: str) -> dict[str, Any]:

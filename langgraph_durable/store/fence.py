@@ -14,18 +14,25 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from langgraph_durable.errors import StoreError
+
 from .schema import LEASED
 
 # --- PostgreSQL ------------------------------------------------------------------------
 
-#: A claim by another worker waits for this lock until the write has committed. Without it
-#: the run could be taken between the check and the write.
-HOLD_LEASE = f"SELECT 1 FROM runs WHERE id = %s AND epoch = %s AND {LEASED} FOR SHARE"
+# Without a row to count, the division fails, and the transaction with it: so the fence can
+# travel with the write in one round trip, with nothing to be decided by the client between
+# the two. The row's lock makes a claim by another worker wait until the write has committed.
+
+HOLD_LEASE = f"""
+SELECT 1 / count(*) FROM (
+    SELECT 1 FROM runs WHERE id = %s AND epoch = %s AND {LEASED} FOR SHARE
+) AS held"""
 
 #: Checks and locks like `HOLD_LEASE`, and notes that this pass got somewhere.
-MARK_PROGRESS = (
-    f"UPDATE runs SET progress_epoch = epoch WHERE id = %s AND epoch = %s AND {LEASED} RETURNING 1"
-)
+MARK_PROGRESS = f"""
+WITH held AS (
+    UPDATE runs SET progress_epoch = epoch WHERE id = %s AND epoch = %s AND {LEASED} RETURNING 1
+) SELECT 1 / count(*) FROM held"""
 
 #: LangGraph's prune wants this level; set before the fence's own query, or it comes too late.
 ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"

@@ -20,6 +20,7 @@ from langgraph_durable.tools.spec import (
     ToolSpec,
     ToolUnreachable,
     digest,
+    is_name_of,
 )
 
 __all__ = [
@@ -34,4 +35,5 @@ __all__ = [
     "ToolSpec",
     "ToolUnreachable",
     "digest",
+    "is_name_of",
 ]

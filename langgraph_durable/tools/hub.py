@@ -211,7 +211,7 @@ class ToolHub:
         """
         if name in self._tools:
             return self._tools[name].spec
-        found = [s for s in self.specs() if name in (s.name, _model_name(s))]
+        found = [s for s in self.specs() if name in (s.name, s.model_name)]
         if len(found) > 1:
             names = ", ".join(sorted(s.full_name for s in found))
             raise BadInput(f"tool {name!r} could be any of {names}; give the server's name too")
@@ -285,7 +285,7 @@ class ToolHub:
                 "function": {
                     "name": s.name
                     if bare.count(s.name) == 1 and _MODEL_NAME.fullmatch(s.name)
-                    else _model_name(s),
+                    else s.model_name,
                     "description": s.description,
                     "parameters": dict(s.schema or args.ANYTHING),
                 },
@@ -374,7 +374,3 @@ def _parameter(tool: str, what: Any, named: str | None, default: str) -> str | N
     if named not in names and not takes_any:
         raise BadInput(f"tool {tool!r} has no parameter {named!r}; it has {sorted(names)}")
     return named
-
-
-def _model_name(spec: ToolSpec) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "_", f"{spec.server}__{spec.name}")

@@ -113,6 +113,11 @@ class ToolSpec:
         return f"{self.server}.{self.name}"
 
     @property
+    def model_name(self) -> str:
+        """A name for models, which take no dots; unique in a hub but for odd names."""
+        return re.sub(r"[^A-Za-z0-9_-]", "_", f"{self.server}__{self.name}")
+
+    @property
     def hidden(self) -> tuple[str, ...]:
         """The arguments that only the runtime fills."""
         return tuple(n for n in (self.key_argument, self.token_argument) if n)
@@ -151,6 +156,15 @@ class ToolServer(Protocol):
 def digest(arguments: Mapping[str, Any]) -> str:
     """Return the digest of a call's arguments: what an approval is bound to and the audit shows."""
     return fingerprint(dict(arguments), types=Types())
+
+
+def is_name_of(name: str, full_name: str) -> bool:
+    """Whether a tool of that full name goes by `name` too: bare, or as models see it.
+
+    It needs no hub and no server: replay compares a recorded call by it.
+    """
+    server, _, bare = full_name.partition(".")
+    return name in (full_name, bare, ToolSpec(server, bare, Effect.READ).model_name)
 
 
 def as_effect(tool: str, effect: object) -> Effect:

@@ -50,6 +50,7 @@ def test_without_rules_the_tools_own_default_decides():
         {"effect": "write"},
         {"effect": "idempotent"},
         {"when": Limit("amount_cents", more_than=4000)},
+        {"when": {"argument": "amount_cents", "more_than": 4000}},
         {"when": lambda arguments: arguments["amount_cents"] > 4000},
     ],
 )
@@ -242,6 +243,7 @@ def test_a_rule_that_could_never_mean_anything_is_refused(given):
         {"verdict": "allow", "when": {"at_most": 5}},
         {"verdict": "allow", "when": {"argument": "a", "one_of": "abc"}},
         {"verdict": "allow", "when": "os.system"},
+        {"verdict": "allow", "when": len},
         {"verdict": "allow", "when": []},
     ],
 )

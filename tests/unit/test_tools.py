@@ -28,6 +28,7 @@ from langgraph_durable.tools import (
     ToolSpec,
     ToolUnreachable,
     digest,
+    is_name_of,
 )
 
 INFO = CallInfo("run_1", "t_acme", "support", "refund:1", fencing_token=7)
@@ -355,6 +356,10 @@ def test_models_see_names_that_the_hub_takes_back(hub):
     assert [hub.spec(name).full_name for name in names] == [s.full_name for s in hub.specs()]
     assert shown[0]["description"] == "Pay an invoice back."
     assert len(hub.as_langchain(["refund"])) == 1
+    for name, spec in zip(names, hub.specs(), strict=True):
+        assert is_name_of(name, spec.full_name)
+        assert is_name_of(spec.full_name, spec.full_name)
+        assert not is_name_of(name, "billing.other")
 
 
 # --- LangChain tools -------------------------------------------------------------------
