@@ -49,7 +49,9 @@ class Agent:
         if self.mode not in MODES:
             raise BadInput(f"agent {self.name!r}: mode is 'graph' or 'steps', not {self.mode!r}")
         if self.on_busy not in ("queue", "refuse"):
-            raise BadInput(f"agent {self.name!r}: on_busy is 'queue' or 'refuse', not {self.on_busy!r}")
+            raise BadInput(
+                f"agent {self.name!r}: on_busy is 'queue' or 'refuse', not {self.on_busy!r}"
+            )
         if self.max_attempts < 1 or self.deadline_seconds <= 0:
             raise BadInput(f"agent {self.name!r}: max_attempts >= 1 and deadline_seconds > 0")
 

@@ -58,6 +58,7 @@ class Durable:
         retry: how often a failing step is tried in place; by default once (the run is
             tried again, and its recorded steps answer at once).
         clock, chance: time and chance, in tests.
+        create: give an empty database its schema; False refuses it instead.
 
     Raises:
         StoreError: the database can't be opened.
@@ -75,12 +76,13 @@ class Durable:
         retry: Retry | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
+        create: bool = True,
     ) -> None:
         self.types = Types([Refused, *types])
         engine = open_engine(url)
         self.url = engine.url.render_as_string(hide_password=False)
         self.store = RunStore(engine, clock, self.types)
-        self.store.check_schema(create=True)
+        self.store.check_schema(create=create)
         self.services = Services(
             models=ModelRoutes(models or {}),
             tools=tools or ToolHub(),
@@ -95,7 +97,14 @@ class Durable:
     # --- registering -------------------------------------------------------------------
 
     def graph(
-        self, name: str, graph: Any, *, mode: Mode, version: str = "1", adr: str | None = None, **options: Any
+        self,
+        name: str,
+        graph: Any,
+        *,
+        mode: Mode,
+        version: str = "1",
+        adr: str | None = None,
+        **options: Any,
     ) -> Agent:
         """Register a compiled graph, a StateGraph or an @entrypoint.
 
@@ -128,9 +137,7 @@ class Durable:
         """
 
         def register(function: F) -> F:
-            self._register(
-                agents.of_function(name, function, version=version, adr=adr, **options)
-            )
+            self._register(agents.of_function(name, function, version=version, adr=adr, **options))
             return function
 
         return register
@@ -316,7 +323,9 @@ class Durable:
             Inbox(tenant=tenant, run_id=run_id, state=wanted, limit=limit)
         )
 
-    def decide(self, question_id: str, decision: Decision, *, tenant: str | None = None) -> Question:
+    def decide(
+        self, question_id: str, decision: Decision, *, tenant: str | None = None
+    ) -> Question:
         """Give a question its one answer; the run goes on when no question of it is open.
 
         The first decision wins; the same one again is a success that changes nothing.
@@ -339,7 +348,12 @@ def _pauses() -> Iterable[float]:
 
 
 def _check_name(what: str, value: object) -> None:
-    if not isinstance(value, str) or not value or len(value) > MAX_NAME_CHARACTERS or not value.isprintable():
+    if (
+        not isinstance(value, str)
+        or not value
+        or len(value) > MAX_NAME_CHARACTERS
+        or not value.isprintable()
+    ):
         raise BadInput(
             f"{what} must be printable text of 1 to {MAX_NAME_CHARACTERS} characters, not {value!r}"
         )
@@ -347,7 +361,11 @@ def _check_name(what: str, value: object) -> None:
 
 def _sane(id_: str) -> str:
     """An id that can't exist is simply not found; no database is asked with a NUL in it."""
-    return id_ if isinstance(id_, str) and id_.isprintable() and len(id_) <= MAX_NAME_CHARACTERS else ""
+    return (
+        id_
+        if isinstance(id_, str) and id_.isprintable() and len(id_) <= MAX_NAME_CHARACTERS
+        else ""
+    )
 
 
 def _fits(question: Question, decision: Decision) -> None:

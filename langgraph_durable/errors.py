@@ -20,7 +20,9 @@
     │   ├── StepConflict         another writer recorded this key first (also control flow)
     │   ├── StepTimeout          a step took longer than its limit
     │   ├── ToolDenied           policy forbids the call
+    │   │   └── NotApproved      it needs an approval of exactly this call, and has none
     │   └── ToolError            a tool failed in a way it meant to report
+    │       └── ToolUnreachable  its server can't be reached, or the connection broke
     ├── QuestionExpired          nobody answered in time, and the question was declared to fail
     ├── CodeChanged              the code that a parked run needs is gone
     ├── QuestionSwallowed        an `except` caught the pause, and the graph went on
@@ -88,7 +90,9 @@ class NotEncodable(BadInput, TypeError):
 
     def __init__(self, where: str, path: str, kind: str, way_out: str) -> None:
         self.where, self.path, self.kind = where, path, kind
-        super().__init__(f"{where}: the value at {path} has type {kind}, which is not journaled. {way_out}")
+        super().__init__(
+            f"{where}: the value at {path} has type {kind}, which is not journaled. {way_out}"
+        )
 
 
 class TooLarge(BadInput):
@@ -190,12 +194,30 @@ class ToolDenied(StepError):
         super().__init__(f"step {key!r}: the tool {tool!r} is denied by the rule {rule}")
 
 
-class ToolError(StepError):
-    """A tool failed in a way that it meant to report; raise it from a tool to be retried."""
+class NotApproved(ToolDenied):
+    """A call that needs an approval came without one, or with one for another call."""
 
-    def __init__(self, message: str, *, tool: str = "", key: str = "") -> None:
-        self.tool, self.key = tool, key
+    def __init__(self, key: str, tool: str, why: str) -> None:
+        self.key, self.tool, self.rule = key, tool, why
+        StepError.__init__(self, f"step {key!r}: the tool {tool!r} needs an approval, but {why}")
+
+
+class ToolError(StepError):
+    """A tool failed in a way that it meant to report; raise it from a tool to say so.
+
+    `outcome_unknown` tells whether the call may have happened all the same: a call that
+    can't be repeated is then not repeated.
+    """
+
+    def __init__(
+        self, message: str, *, tool: str = "", key: str = "", outcome_unknown: bool = False
+    ) -> None:
+        self.tool, self.key, self.outcome_unknown = tool, key, outcome_unknown
         super().__init__(message)
+
+
+class ToolUnreachable(ToolError):
+    """The server of a tool can't be reached, or the connection broke under the call."""
 
 
 class QuestionExpired(DurableError):

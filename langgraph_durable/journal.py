@@ -33,7 +33,9 @@ LOOK_SECONDS = 0.5  # at most this often is a lease looked at because something 
 class RunJournal:
     """The journal of one claimed run, as its context sees it (see `context.Journal`)."""
 
-    def __init__(self, writer: JournalWriter, lease: Lease, start: Journaled, deadline: float | None) -> None:
+    def __init__(
+        self, writer: JournalWriter, lease: Lease, start: Journaled, deadline: float | None
+    ) -> None:
         self.lease = lease
         self.deadline = deadline  # monotonic; past it the lease is no longer kept
         self.loop = asyncio.get_running_loop()
@@ -152,7 +154,9 @@ class JournalWriter(threading.Thread):
 
     # --- called from event loops -------------------------------------------------------
 
-    def follow(self, lease: Lease, start: Journaled, limit_seconds: float | None = None) -> RunJournal:
+    def follow(
+        self, lease: Lease, start: Journaled, limit_seconds: float | None = None
+    ) -> RunJournal:
         """Keep a run's lease from now on, for at most `limit_seconds`."""
         deadline = None if limit_seconds is None else time.monotonic() + limit_seconds
         journal = RunJournal(self, lease, start, deadline)

@@ -92,7 +92,9 @@ class Types:
         for cls in _classes_in(annotation, set()):
             if cls not in self._by_class:
                 taken = cls.__qualname__ in self._by_name
-                self._add(cls, f"{cls.__module__}.{cls.__qualname__}" if taken else cls.__qualname__)
+                self._add(
+                    cls, f"{cls.__module__}.{cls.__qualname__}" if taken else cls.__qualname__
+                )
 
     @property
     def classes(self) -> frozenset[type]:

@@ -287,7 +287,9 @@ class _Engine:
         if self._passes:
             _, late = await asyncio.wait(self._passes, timeout=self._worker.drain_seconds)
             for task in late:
-                log.warning("%s did not come to a boundary in time; its lease runs out", task.get_name())
+                log.warning(
+                    "%s did not come to a boundary in time; its lease runs out", task.get_name()
+                )
                 task.cancel()
 
     # --- one pass ----------------------------------------------------------------------
@@ -330,8 +332,9 @@ class _Engine:
         driving = asyncio.ensure_future(drive(agent, ctx, passage))
         cancelled = asyncio.ensure_future(journal.cancelling.wait())
         try:
+            ends: set[asyncio.Future[Any]] = {driving, journal.lost, cancelled}
             await asyncio.wait(
-                {driving, journal.lost, cancelled},
+                ends,
                 timeout=agent.deadline_seconds,
                 return_when=asyncio.FIRST_COMPLETED,
             )

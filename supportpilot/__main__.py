@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from langgraph_durable import Decision, DurableError
-from supportpilot.app import STEPS_MODE, durable
+from supportpilot.app import durable
+from supportpilot.build import STEPS_MODE
 
 cli = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 

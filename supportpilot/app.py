@@ -1,45 +1,10 @@
-"""SupportPilot, registered in both modes: `supportpilot.app:durable`."""
+"""SupportPilot as the command line finds it: `supportpilot.app:durable`.
+
+Importing this opens the database that the settings name; to build another one, `build.make`.
+"""
 
 from __future__ import annotations
 
-from langgraph_durable import Durable, Rule, RunContext, ToolHub
-from langgraph_durable.integrations.mcp import McpServer
-from supportpilot.billing.client import BillingClient
-from supportpilot.graph import wire
-from supportpilot.model import chat_models
-from supportpilot.nodes_graph import graph_nodes
-from supportpilot.nodes_steps import steps_nodes
-from supportpilot.settings import Settings
-
-GRAPH_MODE = "support.v1"
-STEPS_MODE = "support.v2"
-
-
-def make(settings: Settings | None = None) -> Durable:
-    """Build the runtime with both agents, as the settings say; nothing is connected yet."""
-    settings = settings or Settings()
-    models = chat_models(settings)
-    hub = ToolHub()
-    hub.mount(McpServer("billing", settings.billing_url), trusted=True)
-    durable = Durable(
-        settings.database_url,
-        tools=hub,
-        models=dict(models),
-        rules=[Rule("ask", tool="billing.create_refund", name="refunds need approval")],
-    )
-    durable.graph(
-        GRAPH_MODE,
-        wire(graph_nodes(models, BillingClient(settings.billing_url))),
-        mode="graph",
-        adr="docs/adr/0002-supportpilot-graph-mode-now.md",
-    )
-    durable.graph(
-        STEPS_MODE,
-        wire(steps_nodes(), context_schema=RunContext),
-        mode="steps",
-        adr="docs/adr/0003-supportpilot-steps-mode-after-migration.md",
-    )
-    return durable
-
+from supportpilot.build import make
 
 durable = make()

@@ -31,9 +31,9 @@ class Nodes:
     draft: Callable[..., Any]
 
 
-def wire(nodes: Nodes, context_schema: type[Any] | None = None) -> StateGraph[State, Any]:
+def wire(nodes: Nodes) -> StateGraph[State]:
     """Give the graph its shape around `nodes`."""
-    graph: StateGraph[State, Any] = StateGraph(State, context_schema=context_schema)
+    graph = StateGraph(State)
     graph.add_node("classify", nodes.classify)
     graph.add_node("list_invoices", nodes.list_invoices)
     graph.add_node("choose", nodes.choose)

@@ -6,9 +6,7 @@ The graph keeps its shape. Approval is no longer in the code: a rule says that
 
 from __future__ import annotations
 
-from langgraph.runtime import Runtime
-
-from langgraph_durable import Refused, RunContext
+from langgraph_durable import Refused, current_run
 from supportpilot.answers import category_of, choice_of, listed, paid, refused, text_of
 from supportpilot.graph import Nodes
 from supportpilot.prompts import choose_messages, classify_messages, draft_messages
@@ -20,16 +18,16 @@ def steps_nodes() -> Nodes:
     return Nodes(classify, list_invoices, choose, refund, draft)
 
 
-async def classify(state: State, runtime: Runtime[RunContext]) -> State:
+async def classify(state: State) -> State:
     """Sort the ticket."""
-    answer = await runtime.context.llm("classify", classify_messages(state), route="fast")
+    answer = await current_run().llm("classify", classify_messages(state), route="fast")
     return {"category": category_of(answer)}
 
 
-async def list_invoices(state: State, runtime: Runtime[RunContext]) -> State:
+async def list_invoices(state: State) -> State:
     """List the next page of the customer's invoices."""
     page = state.get("page", 0) + 1
-    found = await runtime.context.tool(
+    found = await current_run().tool(
         f"list_invoices:{page}",
         "billing.list_invoices",
         {"customer_id": state["customer_id"], "page": page},
@@ -37,27 +35,24 @@ async def list_invoices(state: State, runtime: Runtime[RunContext]) -> State:
     return listed(state, found)
 
 
-async def choose(state: State, runtime: Runtime[RunContext]) -> State:
+async def choose(state: State) -> State:
     """Let the model choose the invoice."""
     key = f"choose:{state['page']}"
-    return choice_of(
-        await runtime.context.llm(key, choose_messages(state), route="fast"),
-        state,
-    )
+    return choice_of(await current_run().llm(key, choose_messages(state), route="fast"), state)
 
 
-async def refund(state: State, runtime: Runtime[RunContext]) -> State:
+async def refund(state: State) -> State:
     """Refund what was chosen, when somebody approves it."""
     asked = {**(state["choice"] or {})}
     # A ToolError is not caught: it is journaled as a failed try and not as an answer, so
     # code that went on from it could see another one on replay.
-    receipt = await runtime.context.tool("refund", "billing.create_refund", asked)
+    receipt = await current_run().tool("refund", "billing.create_refund", asked)
     if isinstance(receipt, Refused):
         return {"refund": refused(state, receipt.reason, expired=receipt.expired)}
     return {"refund": paid(receipt)}
 
 
-async def draft(state: State, runtime: Runtime[RunContext]) -> State:
+async def draft(state: State) -> State:
     """Write the reply to the customer."""
-    answer = await runtime.context.llm("draft", draft_messages(state), route="smart")
+    answer = await current_run().llm("draft", draft_messages(state), route="smart")
     return {"reply": text_of(answer)}

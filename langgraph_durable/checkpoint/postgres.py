@@ -1,9 +1,10 @@
-"""Fenced savers on PostgreSQL: each write checks and locks its run's row as it commits.
+"""Fenced savers on PostgreSQL: a write's transaction checks its run's row as it commits.
 
-Write and fence are one pipeline with one sync, which PostgreSQL makes one transaction. It
-ends on the server alone: a row lock that waited for this process could wait for ever, if
-its loop is blocked by something that wants the lock. Nothing is kept in a session and no
-statement is prepared, so that a pooler in transaction mode may stand between.
+Check and commit are one message. A lock on the run's row is thus never held while this
+process is waited for, whose loop may be blocked by a node, or by a call that wants that
+very lock; the journal's thread, which renews the leases of all runs, doesn't wait for it
+either. Nothing is kept in a session and no statement is prepared, so that a pooler in
+transaction mode may stand between.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import LiteralString, cast
+from typing import LiteralString
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from psycopg import AsyncConnection, AsyncPipeline, OperationalError
+from psycopg import AsyncClientCursor, AsyncConnection, OperationalError
 from psycopg.errors import DivisionByZero
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
@@ -134,15 +135,9 @@ class FencedPostgresSaver(FencedSaver):
         Raises:
             LeaseLost: another worker owns the run; nothing was deleted.
         """
-
-        async def once() -> None:  # it reads before it deletes, so it can't be one pipeline
-            async with self._pool.connection() as connection, connection.transaction():
-                await connection.execute(fence.ONE_SNAPSHOT)
-                await connection.execute(fence.HOLD_LEASE, self._lease)
-                saver = AsyncPostgresSaver(connection, serde=self.serde)
-                await saver.aprune(thread_ids, strategy=strategy)
-
-        await self._behind_fence(once)
+        await self._write(
+            lambda saver: saver.aprune(thread_ids, strategy=strategy), begin=fence.BEGIN_SNAPSHOT
+        )
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Prune threads, from a node's thread."""
@@ -151,57 +146,28 @@ class FencedPostgresSaver(FencedSaver):
     async def _read(self, act: Act[T]) -> T:
         return await _through_outage(lambda: act(self._plain))
 
-    async def _write(self, act: Act[T], *, progress: bool = False) -> T:
+    async def _write(
+        self, act: Act[T], *, progress: bool = False, begin: LiteralString = fence.BEGIN
+    ) -> T:
         mark = progress and not self._pass.progressed
-        query = fence.MARK_PROGRESS if mark else fence.HOLD_LEASE
+        settle = fence.MARK_PROGRESS_AND_COMMIT if mark else fence.CHECK_LEASE_AND_COMMIT
+        lease = self._pass.lease
 
         async def once() -> T:
-            async with self._pool.connection() as connection, connection.pipeline() as pipeline:
-                gate = _Gate(connection, pipeline, query, self._lease)
-                pipe = cast("AsyncPipeline", gate)
-                result = await act(AsyncPostgresSaver(connection, pipe, serde=self.serde))
-                await gate.close()
+            # an error rolls back: the pool's connection does so as it is left
+            async with self._pool.connection() as connection:
+                await connection.execute(begin)
+                result = await act(AsyncPostgresSaver(connection, serde=self.serde))
+                # two statements in one message: only a client-side cursor sends that
+                await AsyncClientCursor(connection).execute(settle, (lease.run_id, lease.epoch))
                 return result
 
-        result = await self._behind_fence(once)
-        self._pass.progressed |= mark
-        return result
-
-    async def _behind_fence(self, act: Callable[[], Awaitable[T]]) -> T:
         try:
-            return await _through_outage(act)
+            result = await _through_outage(once)
         except DivisionByZero:
             raise self._pass.lose() from None
-
-    @property
-    def _lease(self) -> tuple[str, int]:
-        return self._pass.lease.run_id, self._pass.lease.epoch
-
-
-class _Gate:
-    """Stands where LangGraph's saver expects its pipeline: no sync without the fence."""
-
-    def __init__(
-        self,
-        connection: AsyncConnection[DictRow],
-        pipeline: AsyncPipeline,
-        query: LiteralString,
-        lease: tuple[str, int],
-    ) -> None:
-        self._connection, self._pipeline = connection, pipeline
-        self._query, self._lease = query, lease
-        self._passed = False
-
-    async def sync(self) -> None:
-        """End the transaction: the saver calls it after each write."""
-        await self._connection.execute(self._query, self._lease)
-        await self._pipeline.sync()
-        self._passed = True
-
-    async def close(self) -> None:
-        """Fence what the saver left open, should it cease to call `sync`."""
-        if not self._passed:
-            await self.sync()
+        self._pass.progressed |= mark
+        return result
 
 
 async def _through_outage(act: Callable[[], Awaitable[T]]) -> T:

@@ -7,8 +7,9 @@ run inside its statements. They need the checkpoints in the same file as the run
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiosqlite
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -47,12 +48,13 @@ class SqliteSavers(Savers):
         async with self._plain() as saver:
             await saver.conn.executescript(fence.SQLITE_FENCE)
             await saver.conn.execute(fence.SQLITE_LEASE, (now.lease.run_id, now.lease.epoch))
-            await saver.conn.commit()
             yield FencedSqliteSaver(now, saver)
 
     @asynccontextmanager
     async def _plain(self, *, new: bool = False) -> AsyncIterator[AsyncSqliteSaver]:
-        async with aiosqlite.connect(self._target, timeout=fence.BUSY_SECONDS) as connection:
+        async with aiosqlite.connect(
+            self._target, timeout=fence.BUSY_SECONDS, factory=_Connection
+        ) as connection:
             await connection.executescript(fence.SQLITE_PRAGMAS)
             saver = AsyncSqliteSaver(connection, serde=self._serializer())
             saver.is_setup = not new  # `open` has seen to it, once for all passes
@@ -66,24 +68,39 @@ class FencedSqliteSaver(FencedSaver):
 
     async def _write(self, act: Act[T], *, progress: bool = False) -> T:
         # the triggers check the lease and mark progress, so there is nothing to add
-        return await _until_free(lambda: self._whole(act))
-
-    async def _read(self, act: Act[T]) -> T:
-        return await _until_free(lambda: act(self._plain))
-
-    async def _whole(self, act: Act[T]) -> T:
-        """Leave no transaction open: the saver does when it is cancelled before its commit."""
         try:
-            return await act(self._plain)
+            return await _until_free(lambda: act(self._plain))
         except sqlite3.IntegrityError as error:
             if fence.LEASE_LOST in str(error):
                 raise self._pass.lose() from None
             raise
-        except BaseException:
-            # under its lock, or the rollback could hit the write of a sibling
-            async with self._plain.lock:
-                await self._plain.conn.rollback()
-            raise
+
+    async def _read(self, act: Act[T]) -> T:
+        return await _until_free(lambda: act(self._plain))
+
+
+class _Cursor(sqlite3.Cursor):
+    """Ends the transaction of each statement (for `executemany`, of all its rows) itself.
+
+    LangGraph's saver awaits its commit. Until then the whole file would be locked while
+    this process is waited for, whose loop may be blocked by a node, or by a call that wants
+    to write to the file; a cancelled write would even leave it locked.
+    """
+
+    def execute(self, sql: str, parameters: Any = ()) -> _Cursor:
+        with self.connection:
+            super().execute(sql, parameters)
+        return self
+
+    def executemany(self, sql: str, parameters: Iterable[Any]) -> _Cursor:
+        with self.connection:
+            super().executemany(sql, parameters)
+        return self
+
+
+class _Connection(sqlite3.Connection):
+    def cursor(self, _: Any = None) -> _Cursor:  # type: ignore[override]
+        return super().cursor(_Cursor)
 
 
 async def _until_free(act: Callable[[], Awaitable[T]]) -> T:

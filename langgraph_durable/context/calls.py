@@ -71,7 +71,12 @@ async def perform(ctx: RunContext, call: Call) -> Any:
 
 def begin(ctx: RunContext, key: str) -> Here:
     """Check a key and take note of its use here."""
-    if not isinstance(key, str) or not key or len(key) > MAX_KEY_CHARACTERS or not key.isprintable():
+    if (
+        not isinstance(key, str)
+        or not key
+        or len(key) > MAX_KEY_CHARACTERS
+        or not key.isprintable()
+    ):
         raise BadInput(
             f"step key {key!r} must be printable text of 1 to {MAX_KEY_CHARACTERS} characters"
         )
@@ -90,7 +95,9 @@ def check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
         raise DuplicateKey(call.key, known.place, at.path)
     same_call = (known.kind, known.name) == (call.kind, call.name) or call.kind in ("llm", "once")
     if known.kind != call.kind or not same_call:
-        raise NonDeterminismError(call.key, _shown(known.kind, known.name), _shown(call.kind, call.name))
+        raise NonDeterminismError(
+            call.key, _shown(known.kind, known.name), _shown(call.kind, call.name)
+        )
     if known.fingerprint == call.fingerprint:
         return
     if call.strict:

@@ -75,7 +75,9 @@ def _send_index(path: Sequence[Any]) -> str:
     """Tell `Send` branches of one node apart: their path ends in an index."""
     if not path or path[0] != "__pregel_push":
         return ""
-    return "".join(f"s{part}" for part in path[1:] if isinstance(part, int) and not isinstance(part, bool))
+    return "".join(
+        f"s{part}" for part in path[1:] if isinstance(part, int) and not isinstance(part, bool)
+    )
 
 
 @dataclass(frozen=True, slots=True)

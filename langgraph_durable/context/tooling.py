@@ -19,7 +19,7 @@ from langgraph_durable.runs import (
     Step,
     StepState,
 )
-from langgraph_durable.tools import Approval, CallInfo, ToolSpec, digest
+from langgraph_durable.tools import Approval, CallInfo, ToolSpec, digest, is_name_of
 from langgraph_durable.values import readable
 
 if TYPE_CHECKING:
@@ -43,8 +43,10 @@ async def call_tool(
     request = readable(arguments)
     if known is not None:
         # by the recorded name, so that a replay needs no tool server to be up
-        name = known.name if known.name.endswith(f".{tool}") else tool
-        same = Call(key=key, kind="tool", name=name, fingerprint=asked, request=request, make=_unused)
+        name = known.name if is_name_of(tool, known.name) else tool
+        same = Call(
+            key=key, kind="tool", name=name, fingerprint=asked, request=request, make=_unused
+        )
         check_same(ctx, same, known, at)
         if known.state is StepState.RECORDED:
             return replay(ctx, known)
@@ -78,9 +80,7 @@ class _ToolStep:
 
     async def see_through(self) -> Any:
         """Judge, ask if policy asks, make sure about an earlier try, call, record."""
-        verdict = self._judged()
-        if verdict.kind == "deny":
-            raise ToolDenied(self.key, self.spec.full_name, verdict.reason)
+        verdict = self._refuse_denied()
         approval = None
         if verdict.kind == "ask":
             question = self._decided(verdict)
@@ -89,12 +89,19 @@ class _ToolStep:
                 return await self._record(refused)
             if question.decision is not None and question.decision.arguments is not None:
                 self.arguments = dict(question.decision.arguments)
+                self._refuse_denied()  # an edit must not get past a limit
             approval = self._approval(question)
         if self._is_unsure():
             happened, value = await self._outcome(verdict)
             if happened:
                 return await self._record(value)
         return await self._call(verdict, approval)
+
+    def _refuse_denied(self) -> Verdict:
+        verdict = self._judged()
+        if verdict.kind == "deny":
+            raise ToolDenied(self.key, self.spec.full_name, verdict.reason)
+        return verdict
 
     def _judged(self) -> Verdict:
         ctx, spec = self.ctx, self.spec

@@ -30,14 +30,13 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-from langgraph_durable.errors import ToolError
+from langgraph_durable.errors import ToolError, ToolUnreachable
 from langgraph_durable.runs import Effect
 from langgraph_durable.tools import (
     KEY_ARGUMENT,
     TOKEN_ARGUMENT,
     CallInfo,
     ToolSpec,
-    ToolUnreachable,
 )
 
 META_PREFIX = "langgraph-durable/"  # the protocol's rule for such names has no underscore
@@ -248,7 +247,10 @@ def _meta(call: CallInfo) -> Any:
 def _value(where: str, result: CallToolResult) -> Any:
     texts = [part.text for part in result.content if isinstance(part, TextContent)]
     if result.is_error:
-        raise ToolError("\n".join(texts) or f"tool {where!r} reported an error", tool=where)
+        said = "\n".join(texts) or f"tool {where!r} reported an error"
+        # MCP does not tell a refusal from a crash half-way: a call that can't be repeated
+        # must not be taken for undone
+        raise ToolError(said, tool=where, outcome_unknown=True)
     if result.structured_content is not None:
         return result.structured_content
     if len(texts) == len(result.content):

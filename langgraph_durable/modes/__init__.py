@@ -132,4 +132,8 @@ def failure(error: BaseException, reason: str = "") -> Mapping[str, Any]:
 
 def _reason(error: BaseException) -> str:
     name = type(error).__name__
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_").removesuffix("_error")
+    return (
+        "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+        .lstrip("_")
+        .removesuffix("_error")
+    )

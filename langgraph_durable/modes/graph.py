@@ -98,7 +98,7 @@ class _Passage:
         if not state.next and not state.interrupts:
             return Ending(value=self._output(state))  # it had ended, and the record was lost
         answers = self._answers(state.interrupts)
-        go_on = Command(resume=answers) if answers else None
+        go_on: Command[Any] | None = Command(resume=answers) if answers else None
         if go_on is None and self._stands_at_breakpoint(state) and not self._may_pass(state):
             return Ending(asked=(self._breakpoint(state),))
         return await self._invoke(go_on, answers)

@@ -82,7 +82,9 @@ class Watch:
             path=self.places.of(namespace),
             position=position,
             payload=local["value"],
-            digest=fingerprint(local["value"], types=self.types, where="the payload of interrupt()"),
+            digest=fingerprint(
+                local["value"], types=self.types, where="the payload of interrupt()"
+            ),
             schema=_json_schema(local["response_schema"]),
         )
         if position >= len(scratchpad.resume):

@@ -19,7 +19,14 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, Operation
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from langgraph_durable.clock import Clock
-from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost, NotFound, StoreError
+from langgraph_durable.errors import (
+    Conflict,
+    DurableError,
+    IllegalMove,
+    LeaseLost,
+    NotFound,
+    StoreError,
+)
 from langgraph_durable.runs import (
     FINAL,
     Asked,
@@ -41,17 +48,17 @@ from langgraph_durable.runs import (
     Status,
     Step,
 )
+from langgraph_durable.store import events, questions, queue, rows, schema, steps
+from langgraph_durable.store.engine import open_engine, prepare
+from langgraph_durable.store.locks import lock
+from langgraph_durable.store.migrate import check_schema, upgrade
+from langgraph_durable.store.questions import Inbox
+from langgraph_durable.store.queue import NewRun, Page, Served
+from langgraph_durable.store.rows import Codec
+from langgraph_durable.store.steps import Write
+from langgraph_durable.store.timeline import Timeline
+from langgraph_durable.store.wakeups import Wakeups, notify
 from langgraph_durable.values import Types
-from . import events, questions, queue, rows, schema, steps
-from .engine import open_engine, prepare
-from .locks import lock
-from .migrate import check_schema, upgrade
-from .questions import Inbox
-from .queue import NewRun, Page, Served
-from .rows import Codec
-from .steps import Write
-from .timeline import Timeline
-from .wakeups import Wakeups, notify
 
 __all__ = [
     "Claim",
@@ -129,9 +136,10 @@ class RunStore:
             reraise=True,
         )
         try:
-            return trying(self._once, work, reads_only)
+            done: T = trying(self._once, work, reads_only)
         except OperationalError as error:
             raise StoreError(f"the database can't be used: {error.orig}") from error
+        return done
 
     def _once(self, work: Callable[[sa.Connection], T], reads_only: bool) -> T:
         with self.engine.connect() as connection:
@@ -367,7 +375,13 @@ class RunStore:
             case Drained():
                 # to the front: another worker has it at once
                 self._leave(
-                    tx, lease, row, Status.QUEUED, spared, "run_handed_back", run_after=row.created_at
+                    tx,
+                    lease,
+                    row,
+                    Status.QUEUED,
+                    spared,
+                    "run_handed_back",
+                    run_after=row.created_at,
                 )
                 notify(tx)
                 return Status.QUEUED
@@ -387,11 +401,18 @@ class RunStore:
         queue.move(tx, lease, status, **end, **queue.saved(spared))
         questions.close_all(tx, self._time, lease.run_id)
         said = {"replayed": spared.steps, **(data or {})}
-        events.append(tx, self._time, lease.run_id, tenant, f"run_{status.value}", lease.worker, said)
+        events.append(
+            tx, self._time, lease.run_id, tenant, f"run_{status.value}", lease.worker, said
+        )
         return status
 
     def _fail(
-        self, tx: sa.Connection, lease: Lease, tenant: str, error: Mapping[str, Any], spared: Replayed
+        self,
+        tx: sa.Connection,
+        lease: Lease,
+        tenant: str,
+        error: Mapping[str, Any],
+        spared: Replayed,
     ) -> Status:
         end = queue.finish(self._time, error=error)
         return self._end(tx, lease, tenant, Status.FAILED, end, spared, {"error": error})
@@ -527,8 +548,15 @@ class RunStore:
 
         def work(tx: sa.Connection) -> Run:
             row = lock(tx, run_id, tenant)
-            fresh = {"attempts": 0, "error": None, "finished_at": None, "run_after": self._time.now()}
-            if row.status != Status.FAILED.value or not queue.shift(tx, run_id, Status.QUEUED, **fresh):
+            fresh = {
+                "attempts": 0,
+                "error": None,
+                "finished_at": None,
+                "run_after": self._time.now(),
+            }
+            if row.status != Status.FAILED.value or not queue.shift(
+                tx, run_id, Status.QUEUED, **fresh
+            ):
                 raise IllegalMove(run_id, row.status, Status.QUEUED.value)
             events.append(tx, self._time, run_id, row.tenant, "run_retried", by)
             notify(tx)

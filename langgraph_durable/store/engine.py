@@ -70,7 +70,9 @@ def _temporary_file() -> str:
 def _require_folder(database: str) -> None:
     folder = Path(database).absolute().parent
     if not folder.is_dir():
-        raise StoreError(f"database {database!r} can't be opened: the folder {folder} doesn't exist")
+        raise StoreError(
+            f"database {database!r} can't be opened: the folder {folder} doesn't exist"
+        )
 
 
 _prepared = "langgraph_durable_prepared"

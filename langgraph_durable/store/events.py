@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.runs import Event
+from langgraph_durable.store.schema import events
+from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
-from .schema import events
-from .timeline import Timeline
 
 
 def append(

@@ -14,28 +14,29 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from langgraph_durable.errors import StoreError
-
-from .schema import LEASED
+from langgraph_durable.store.schema import LEASED
 
 # --- PostgreSQL ------------------------------------------------------------------------
 
-# Without a row to count, the division fails, and the transaction with it: so the fence can
-# travel with the write in one round trip, with nothing to be decided by the client between
-# the two. The row's lock makes a claim by another worker wait until the write has committed.
+BEGIN = "BEGIN"
 
-HOLD_LEASE = f"""
+#: LangGraph's prune asks for this level, which is refused where the transaction has another.
+BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+
+# Without a row to count, the division fails, and the transaction with it: check and commit
+# can be one message, with nothing to be decided by the client between the two. The row's
+# lock makes a claim by another worker wait until the commit.
+
+CHECK_LEASE_AND_COMMIT = f"""
 SELECT 1 / count(*) FROM (
     SELECT 1 FROM runs WHERE id = %s AND epoch = %s AND {LEASED} FOR SHARE
-) AS held"""
+) AS held; COMMIT"""
 
-#: Checks and locks like `HOLD_LEASE`, and notes that this pass got somewhere.
-MARK_PROGRESS = f"""
+#: The same, and notes that this pass got somewhere.
+MARK_PROGRESS_AND_COMMIT = f"""
 WITH held AS (
     UPDATE runs SET progress_epoch = epoch WHERE id = %s AND epoch = %s AND {LEASED} RETURNING 1
-) SELECT 1 / count(*) FROM held"""
-
-#: LangGraph's prune wants this level; set before the fence's own query, or it comes too late.
-ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+) SELECT 1 / count(*) FROM held; COMMIT"""
 
 #: Taken while LangGraph's tables are created. It is tried, not waited for: a waiting
 #: statement holds a snapshot, and CREATE INDEX CONCURRENTLY waits for snapshots, a deadlock.

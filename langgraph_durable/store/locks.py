@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.errors import NotFound
-from .schema import runs
+from langgraph_durable.store.schema import runs
 
 
 def lock(tx: sa.Connection, run_id: str, tenant: str | None) -> sa.Row[Any]:

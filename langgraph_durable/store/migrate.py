@@ -55,6 +55,8 @@ def check_schema(engine: sa.Engine, *, create: bool) -> None:
         StoreError: the database can't be opened.
         SchemaMismatch: the schema is older or newer than this code.
     """
+    if not create:
+        _require_file(engine)
     try:
         with engine.connect().execution_options(reads_only=True) as connection, connection.begin():
             current = _revision(connection)
@@ -65,8 +67,21 @@ def check_schema(engine: sa.Engine, *, create: bool) -> None:
         return
     _refuse_newer(engine, current)
     if current != head():
-        have = "no schema yet" if current is None else f"schema {current}, older than this code's {head()}"
-        raise SchemaMismatch(f"database {_shown(engine)} has {have}. Run: langgraph-durable db upgrade")
+        have = (
+            "no schema yet"
+            if current is None
+            else f"schema {current}, older than this code's {head()}"
+        )
+        raise SchemaMismatch(
+            f"database {_shown(engine)} has {have}. Run: langgraph-durable db upgrade"
+        )
+
+
+def _require_file(engine: sa.Engine) -> None:
+    """Opening a SQLite file that isn't there would make one: a typing error would look empty."""
+    name = engine.url.database
+    if engine.dialect.name == "sqlite" and name and not Path(name).is_file():
+        raise StoreError(f"database {_shown(engine)} can't be opened: there is no file {name}")
 
 
 def head() -> str:

@@ -17,18 +17,23 @@ import sqlalchemy as sa
 
 from langgraph_durable.errors import AlreadyDecided, NotFound, NotWaiting
 from langgraph_durable.runs import Decision, Lease, Question, QuestionState, Status
+from langgraph_durable.store import events, rows
+from langgraph_durable.store.locks import lock
+from langgraph_durable.store.rows import Codec
+from langgraph_durable.store.schema import questions, runs
+from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
-from . import events, rows
-from .locks import lock
-from .rows import Codec
-from .schema import questions, runs
-from .timeline import Timeline
 
 OPEN = QuestionState.OPEN.value
 
 
 def ask(
-    tx: sa.Connection, time: Timeline, codec: Codec, lease: Lease, tenant: str, asked: Sequence[Question]
+    tx: sa.Connection,
+    time: Timeline,
+    codec: Codec,
+    lease: Lease,
+    tenant: str,
+    asked: Sequence[Question],
 ) -> int:
     """Put the questions of a pass; return how many are new.
 
@@ -135,7 +140,12 @@ def decide(
     )
     if stored.rowcount == 0:
         return _same_again(get(tx, codec, question_id, tenant), decision)
-    data = {"question_id": question_id, "key": question.key, "choice": decision.choice, "reason": decision.reason}
+    data = {
+        "question_id": question_id,
+        "key": question.key,
+        "choice": decision.choice,
+        "reason": decision.reason,
+    }
     events.append(tx, time, question.run_id, question.tenant, "question_decided", decision.by, data)
     wake(tx, time, question.run_id)
     return get(tx, codec, question_id, tenant)
@@ -200,7 +210,9 @@ def expire(tx: sa.Connection, time: Timeline, question_id: str, run_id: str) -> 
     )
     if expired.rowcount == 0:
         return False
-    events.append(tx, time, run_id, run.tenant, "question_expired", "store", {"question_id": question_id})
+    events.append(
+        tx, time, run_id, run.tenant, "question_expired", "store", {"question_id": question_id}
+    )
     wake(tx, time, run_id)
     return True
 

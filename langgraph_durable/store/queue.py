@@ -17,9 +17,9 @@ import sqlalchemy as sa
 
 from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost
 from langgraph_durable.runs import FINAL, Lease, Mode, Replayed, Status, sources
-from . import events
-from .schema import runs, steps, workers
-from .timeline import Timeline
+from langgraph_durable.store import events
+from langgraph_durable.store.schema import runs, steps, workers
+from langgraph_durable.store.timeline import Timeline
 
 LEASED = (Status.RUNNING.value, Status.CANCELLING.value)
 
@@ -383,8 +383,6 @@ def listed(page: Page) -> sa.Select[Any]:
             query = query.where(runs.c[column] == str(wanted))
     if page.before is not None:
         at, id_ = page.before
-        older = sa.or_(
-            runs.c.created_at < at, sa.and_(runs.c.created_at == at, runs.c.id < id_)
-        )
+        older = sa.or_(runs.c.created_at < at, sa.and_(runs.c.created_at == at, runs.c.id < id_))
         query = query.where(older)
     return query

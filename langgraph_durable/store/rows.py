@@ -10,7 +10,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.errors import DurableError
-from langgraph_durable.runs import Decision, Question, QuestionState, Run, Status, Step, StepState, Usage
+from langgraph_durable.runs import (
+    Decision,
+    Question,
+    QuestionState,
+    Run,
+    Status,
+    Step,
+    StepState,
+    Usage,
+)
 from langgraph_durable.values import Types, decode, encode
 
 
@@ -38,7 +47,9 @@ class Codec:
             return json.loads(text)
 
 
-def run(row: sa.Row[Any], codec: Codec, questions: Sequence[Question] = (), usage: Usage | None = None) -> Run:
+def run(
+    row: sa.Row[Any], codec: Codec, questions: Sequence[Question] = (), usage: Usage | None = None
+) -> Run:
     """Build a Run from a row of `runs`."""
     return Run(
         id=row.id,

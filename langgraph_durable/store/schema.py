@@ -161,7 +161,9 @@ questions = sa.Table(
     _maybe("approval_id"),
 )
 sa.Index("questions_of_run", questions.c.run_id)
-_partial("questions_open_key", questions.c.run_id, questions.c.key, where="state = 'open'", unique=True)
+_partial(
+    "questions_open_key", questions.c.run_id, questions.c.key, where="state = 'open'", unique=True
+)
 _partial("questions_inbox", questions.c.tenant, questions.c.asked_at, where="state = 'open'")
 _partial("questions_due", questions.c.expires_at, where="state = 'open' AND expires_at IS NOT NULL")
 
@@ -169,7 +171,10 @@ events = sa.Table(
     "events",
     metadata,
     sa.Column(
-        "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
+        "id",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        primary_key=True,
+        autoincrement=True,
     ),
     _text("run_id"),
     _text("tenant"),

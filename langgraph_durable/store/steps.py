@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from langgraph_durable.errors import DurableError, LeaseLost, StepConflict
 from langgraph_durable.runs import Lease, Step, StepState, Usage
-from . import rows
-from .schema import UtcTime, runs, steps
-from .timeline import Timeline
+from langgraph_durable.store import rows
+from langgraph_durable.store.schema import UtcTime, runs, steps
+from langgraph_durable.store.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ _UPSERT = """
     RETURNING run_id, key
 """.format(
     sets=", ".join(
-        f"{name} = excluded.{name}" for name in [*_COLUMNS, "recorded_at"] if name not in ("run_id", "key", "seq")
+        f"{name} = excluded.{name}"
+        for name in [*_COLUMNS, "recorded_at"]
+        if name not in ("run_id", "key", "seq")
     )
 )
 _LIST = ", ".join(_COLUMNS)
@@ -93,9 +95,7 @@ def append(
     """
     insert = _append_postgres if tx.dialect.name == "postgresql" else _append_sqlite
     written = insert(tx, time, writes, lease_seconds)
-    return [
-        None if (w.lease.run_id, w.step.key) in written else _refusal(tx, w) for w in writes
-    ]
+    return [None if (w.lease.run_id, w.step.key) in written else _refusal(tx, w) for w in writes]
 
 
 def _row(write: Write) -> dict[str, Any]:
@@ -117,12 +117,18 @@ def _compiled(time: Timeline, lease_seconds: float) -> sa.TextClause:
     until, now = time.later(lease_seconds), time.now()
     if isinstance(now, sa.BindParameter) and isinstance(until, sa.BindParameter):
         # a clock was given (tests): its time is a parameter
-        statement = sa.text(_POSTGRES.replace(":until_", "CAST(:until_ AS timestamptz)").replace(":now_", "CAST(:now_ AS timestamptz)"))
+        statement = sa.text(
+            _POSTGRES.replace(":until_", "CAST(:until_ AS timestamptz)").replace(
+                ":now_", "CAST(:now_ AS timestamptz)"
+            )
+        )
         return statement.bindparams(
             sa.bindparam("until_", until.value, type_=UtcTime()),
             sa.bindparam("now_", now.value, type_=UtcTime()),
         )
-    server = _POSTGRES.replace(":until_", "clock_timestamp() + make_interval(secs => :lease_seconds)")
+    server = _POSTGRES.replace(
+        ":until_", "clock_timestamp() + make_interval(secs => :lease_seconds)"
+    )
     server = server.replace(":now_", "clock_timestamp()")
     return sa.text(server).bindparams(lease_seconds=lease_seconds)
 
@@ -132,7 +138,9 @@ def _append_sqlite(
 ) -> set[tuple[str, str]]:
     now = time.now()
     statement = sa.text(_SQLITE).bindparams(
-        sa.bindparam("now_", now.value if isinstance(now, sa.BindParameter) else None, type_=UtcTime())
+        sa.bindparam(
+            "now_", now.value if isinstance(now, sa.BindParameter) else None, type_=UtcTime()
+        )
     )
     written = set()
     for write in writes:
@@ -142,7 +150,9 @@ def _append_sqlite(
     extended = {run_id for run_id, _ in written}
     if extended:
         tx.execute(
-            sa.update(runs).where(runs.c.id.in_(extended)).values(lease_until=time.later(lease_seconds))
+            sa.update(runs)
+            .where(runs.c.id.in_(extended))
+            .values(lease_until=time.later(lease_seconds))
         )
     return written
 
@@ -157,7 +167,11 @@ def _refusal(tx: sa.Connection, write: Write) -> DurableError | None:
         return LeaseLost(lease.run_id, lease.epoch)
     stored = get(tx, lease.run_id, step.key)
     mine = stored is not None and stored.epoch == lease.epoch
-    if stored is not None and mine and (stored.value, stored.fingerprint) == (step.value, step.fingerprint):
+    if (
+        stored is not None
+        and mine
+        and (stored.value, stored.fingerprint) == (step.value, step.fingerprint)
+    ):
         return None
     return StepConflict(lease.run_id, step.key)
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.clock import Clock, SystemClock
-from .schema import UtcTime
+from langgraph_durable.store.schema import UtcTime
 
 
 class Timeline:

@@ -50,7 +50,7 @@ class Wakeups(threading.Thread):
             except (SQLAlchemyError, OSError) as error:
                 log.info("wake-ups pause, polling goes on: %s", error)
                 self._stopping.wait(_RECONNECT_SECONDS)
-            except Exception as error:  # noqa: BLE001  # psycopg's own, raised by the notifies generator
+            except Exception as error:  # psycopg's own, raised by the notifies generator
                 log.info("wake-ups pause, polling goes on: %s", error)
                 self._stopping.wait(_RECONNECT_SECONDS)
 

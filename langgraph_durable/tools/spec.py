@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from langgraph_durable.errors import BadInput, StepError, ToolDenied, ToolError
+from langgraph_durable.errors import BadInput, NotApproved, ToolDenied
 from langgraph_durable.policy import Verdict
 from langgraph_durable.runs import Effect
 from langgraph_durable.values import Types, fingerprint
@@ -19,25 +19,6 @@ Probe = Callable[[Mapping[str, Any], "CallInfo"], Any]
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # no dot: it ends the server's part of a name
 _TOOL_NAME = re.compile(r"[^\s<>]([^\r\n<>]{0,126}[^\s<>])?")
-
-
-class NotApproved(ToolDenied):
-    """A call that needs an approval came without one, or with one for another call."""
-
-    def __init__(self, key: str, tool: str, why: str) -> None:
-        self.key, self.tool, self.rule = key, tool, why
-        StepError.__init__(self, f"step {key!r}: the tool {tool!r} needs an approval, but {why}")
-
-
-class ToolUnreachable(ToolError):
-    """The server of a tool can't be reached, or the connection broke under the call.
-
-    `outcome_unknown` tells whether the call may have happened.
-    """
-
-    def __init__(self, message: str, *, tool: str = "", outcome_unknown: bool = False) -> None:
-        self.outcome_unknown = outcome_unknown
-        super().__init__(message, tool=tool)
 
 
 @dataclass(frozen=True, slots=True)

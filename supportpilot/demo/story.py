@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from langgraph_durable import Decision, Durable, Run, Status
-from supportpilot.app import GRAPH_MODE, STEPS_MODE, make
+from supportpilot.build import GRAPH_MODE, STEPS_MODE, make
 from supportpilot.billing.records import Call, LedgerRow
 from supportpilot.demo.processes import Billing, WorkerProcess, billing, until
 from supportpilot.settings import Settings
@@ -153,9 +153,7 @@ def _submit(stage: _Stage, mode: Mode) -> str:
 
 def _question(stage: _Stage, run_id: str, worker: WorkerProcess) -> str:
     def is_parked() -> bool:
-        return stage.durable.get(run_id, tenant=TENANT).status is not Status.RUNNING and bool(
-            stage.durable.get(run_id, tenant=TENANT).questions
-        )
+        return stage.durable.get(run_id, tenant=TENANT).status is Status.WAITING_HUMAN
 
     until("the run asks for approval", is_parked, worker)
     return stage.durable.get(run_id, tenant=TENANT).questions[0].id

@@ -19,7 +19,7 @@ _SAYS = {
     "run_submitted": "the ticket is submitted",
     "run_claimed": "claims the run (epoch {epoch})",
     "run_taken_over": "takes the run over from {from}, whose lease ran out (epoch {epoch})",
-    "question_asked": "asks for approval of {tool}",
+    "question_asked": "asks for approval: {asked}",
     "run_parked": "parks the run: a row in the database, no worker holds it",
     "question_decided": "decides: {choice}",
     "run_resumed": "the run is queued again",
@@ -46,7 +46,10 @@ def show(story: Story, console: Console) -> None:
 def _lines(story: Story) -> Iterator[Line]:
     for event in story.events:
         if event.type in _SAYS:
-            yield event.at, _who(event), _SAYS[event.type].format_map(_Known(event.data))
+            known = {"from": "?", **event.data}
+            # an interrupt of LangGraph's knows no tool, but it knows its place
+            known["asked"] = known.get("tool") or f"by interrupt() in {known.get('key')}"
+            yield event.at, _who(event), _SAYS[event.type].format_map(known)
     for doing in doings(story):
         yield doing.at, doing.worker, f"{doing.step}: {doing.what}{_answer(doing)}"
     for kill in story.kills:
@@ -67,10 +70,3 @@ def _who(event: Any) -> str:
     if event.type == "question_decided":
         return f"supervisor {event.actor}"
     return str(event.actor)
-
-
-class _Known(dict[str, Any]):
-    """The data of an event; what an event doesn't have is shown as a question mark."""
-
-    def __missing__(self, name: str) -> str:
-        return "?"

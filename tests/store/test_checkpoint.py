@@ -8,7 +8,7 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -714,34 +714,60 @@ async def test_a_busy_sqlite_file_is_waited_for(runs: Runs, savers: Savers) -> N
     assert results == [{"log": ["a", "b"]}] * 8
 
 
-async def test_a_cancelled_write_leaves_the_file_unlocked(
+@pytest.mark.parametrize("stage", ["execute", "commit"])
+async def test_a_write_holds_no_lock_while_the_loop_is_blocked(
+    runs: Runs, savers: Savers, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """A node that calls the store from the loop must not wait for a sibling's write."""
+    called = []
+
+    def on_the_loop(owner: Any, name: str) -> None:
+        whole = getattr(owner, name)
+
+        async def halfway(self: Any, *args: Any, **kw: Any) -> Any:
+            result = await whole(self, *args, **kw)
+            runs.change(attempts=1)
+            called.append(name)
+            return result
+
+        monkeypatch.setattr(owner, name, halfway)
+
+    if "sqlite" in runs.url:
+        on_the_loop(
+            aiosqlite.Connection if stage == "commit" else aiosqlite.Cursor,
+            {"commit": "commit", "execute": "executemany"}[stage],
+        )
+    else:
+        on_the_loop(AsyncPostgresSaver, "aput" if stage == "commit" else "aput_writes")
+    graph = graph_of(a=says("a"), b=says("b"))
+    async with asyncio.timeout(10), savers.fenced(runs.add()) as saver:
+        assert await run_graph(graph, saver, {"log": []}) == {"log": ["a", "b"]}
+    assert called
+
+
+async def test_a_cancelled_write_leaves_no_lock(
     runs: Runs, savers: Savers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "postgres" in runs.url:
-        pytest.skip("psycopg rolls a cancelled transaction back")
-    commit = aiosqlite.Connection.commit
     reached = asyncio.Event()
 
-    async def hangs(self: aiosqlite.Connection) -> None:
+    async def hangs(self: Any, *_: Any) -> None:
         reached.set()
         await asyncio.sleep(60)
 
+    owner = aiosqlite.Connection if "sqlite" in runs.url else AsyncPostgresSaver
+    name = "commit" if "sqlite" in runs.url else "aput_writes"
+    where = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
     async with savers.fenced(runs.add()) as saver:
-        monkeypatch.setattr(aiosqlite.Connection, "commit", hangs)
-        writing: Awaitable[Any] = asyncio.ensure_future(
-            saver.aput_writes(
-                {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}},
-                [("c", 1)],
-                "task",
-            )
-        )
-        await reached.wait()
-        monkeypatch.setattr(aiosqlite.Connection, "commit", commit)
-        writing.cancel()  # type: ignore[attr-defined]
-        with pytest.raises(asyncio.CancelledError):
-            await writing
-        await asyncio.wait_for(asyncio.to_thread(runs.change, attempts=1), 2)
-    assert runs.checkpoint_rows()["writes"] == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, hangs)
+            writing = asyncio.ensure_future(saver.aput_writes(where, [("c", 1)], "task"))
+            await reached.wait()
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+        runs.change(attempts=1)
+        await saver.aput_writes(where, [("c", 1)], "task")
+    assert list(runs.checkpoint_rows().values()) == [0, 1]
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://h/d", "no url"])

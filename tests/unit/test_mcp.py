@@ -18,15 +18,19 @@ from mcp import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 
-from langgraph_durable.errors import BadInput, ToolError, UnknownTool
+from langgraph_durable.errors import (
+    BadInput,
+    NotApproved,
+    ToolError,
+    ToolUnreachable,
+    UnknownTool,
+)
 from langgraph_durable.integrations.mcp import McpServer
 from langgraph_durable.runs import Effect
 from langgraph_durable.tools import (
     Approval,
     CallInfo,
-    NotApproved,
     ToolHub,
-    ToolUnreachable,
     digest,
 )
 

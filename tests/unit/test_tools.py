@@ -17,16 +17,21 @@ from langchain_core.tools import InjectedToolArg, InjectedToolCallId, ToolExcept
 from langchain_core.tools import tool as langchain_tool
 from pydantic import BaseModel, Field
 
-from langgraph_durable.errors import BadInput, ToolDenied, ToolError, UnknownTool
+from langgraph_durable.errors import (
+    BadInput,
+    NotApproved,
+    ToolDenied,
+    ToolError,
+    ToolUnreachable,
+    UnknownTool,
+)
 from langgraph_durable.policy import Policy, Rule, ToolCall, Verdict
 from langgraph_durable.runs import Effect
 from langgraph_durable.tools import (
     Approval,
     CallInfo,
-    NotApproved,
     ToolHub,
     ToolSpec,
-    ToolUnreachable,
     digest,
     is_name_of,
 )

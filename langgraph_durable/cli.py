@@ -1,0 +1,459 @@
+"""The command line: run workers, look at runs, answer questions.
+
+Exit codes: 0 done · 1 refused or failed · 2 wrong use · 3 not found · 4 conflict ·
+5 the database can't be used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from langgraph_durable.app import Durable
+from langgraph_durable.errors import BadInput, Conflict, DurableError, NotFound, StoreError
+from langgraph_durable.runs import Decision, Question, Run, Status, Step
+from langgraph_durable.store import RunStore, open_engine
+from langgraph_durable.values import readable
+from langgraph_durable.worker import Worker
+
+app = typer.Typer(
+    name="langgraph-durable",
+    help="Durable runs of LangGraph agents: workers, runs, questions.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+runs_app = typer.Typer(help="Look at runs, cancel and retry them.", no_args_is_help=True)
+questions_app = typer.Typer(help="Look at what runs ask.", no_args_is_help=True)
+db_app = typer.Typer(help="The database's schema.", no_args_is_help=True)
+app.add_typer(runs_app, name="runs")
+app.add_typer(questions_app, name="questions")
+app.add_typer(db_app, name="db")
+
+out = Console()
+err = Console(stderr=True)
+
+EXIT_CODES: Mapping[type[DurableError], int] = {NotFound: 3, Conflict: 4, StoreError: 5}
+
+AppOption = Annotated[
+    str | None, typer.Option("--app", help="Where the Durable is: package.module:name.")
+]
+DbOption = Annotated[
+    str | None,
+    typer.Option("--db", envvar="LANGGRAPH_DURABLE_DB", help="Database URL, if no --app is given."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+TenantOption = Annotated[str | None, typer.Option(help="Only this tenant.")]
+ByOption = Annotated[str, typer.Option(help="Who decides, for the audit.")]
+
+
+def main() -> None:
+    """Run the command line; an error is a sentence, not a traceback."""
+    try:
+        app()
+    except DurableError as error:
+        err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        kind = next((k for k in EXIT_CODES if isinstance(error, k)), DurableError)
+        sys.exit(EXIT_CODES.get(kind, 1))
+
+
+def load(path: str) -> Durable:
+    """Import the Durable that `package.module:name` names.
+
+    Raises:
+        BadInput: there is none.
+    """
+    module_name, colon, name = path.partition(":")
+    if not colon or not module_name or not name:
+        raise BadInput(
+            f"--app is package.module:name, such as supportpilot.app:durable, not {path!r}"
+        )
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise BadInput(
+            f"--app {path}: {error}. Run it where the package can be imported."
+        ) from error
+    found = getattr(module, name, None)
+    if not isinstance(found, Durable):
+        raise BadInput(f"--app {path}: {module_name} has no Durable called {name!r}")
+    return found
+
+
+def _open(app_path: str | None, db: str | None) -> Durable:
+    if app_path:
+        return load(app_path)
+    if db:
+        return Durable(db, create=False)
+    raise BadInput(
+        "say which database: --app package.module:name, --db URL, or LANGGRAPH_DURABLE_DB"
+    )
+
+
+# --- worker, agents, db ----------------------------------------------------------------
+
+
+@app.command()
+def worker(
+    app_path: Annotated[
+        str, typer.Option("--app", help="Where the Durable is: package.module:name.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Its name; by default host, process and a unique part.")
+    ] = None,
+    lease_seconds: Annotated[
+        float, typer.Option(help="How long a claim holds without a sign of life.")
+    ] = 60.0,
+    concurrency: Annotated[int, typer.Option(help="How many runs at once.")] = 8,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Run what was submitted, until SIGTERM; then hand over and exit with 0."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    serving = Worker(load(app_path), name, lease_seconds=lease_seconds, concurrency=concurrency)
+    err.print(f"worker {serving.name} serves {app_path}", markup=False, highlight=False)
+    serving.serve()
+
+
+@app.command()
+def agents(
+    app_path: Annotated[
+        str, typer.Option("--app", help="Where the Durable is: package.module:name.")
+    ],
+    root: Annotated[str, typer.Option(help="The folder that ADR paths start from.")] = ".",
+    as_json: JsonOption = False,
+) -> None:
+    """List agents with version, mode and ADR; fail where an ADR is missing or disagrees."""
+    durable = load(app_path)
+    problems = durable.check_adrs(root)
+    listed = [
+        {
+            "name": agent.name,
+            "version": agent.version,
+            "mode": agent.mode,
+            "adr": agent.adr,
+            "problem": problems.get(f"{agent.name} {agent.version}"),
+        }
+        for agent in durable.agents
+    ]
+    if as_json:
+        _print_json(listed)
+    else:
+        shown = [
+            [a["name"], a["version"], a["mode"], a["adr"] or "-", a["problem"] or "ok"]
+            for a in listed
+        ]
+        _print_table(("agent", "version", "mode", "ADR", "check"), shown)
+    if problems:
+        raise typer.Exit(1)
+
+
+@db_app.command()
+def upgrade(app_path: AppOption = None, db: DbOption = None) -> None:
+    """Bring the schema up to this version; any number of processes may call it at once."""
+    if db is None and app_path is None:
+        raise BadInput("say which database: --db URL or --app package.module:name")
+    store = RunStore(open_engine(db)) if db is not None else load(str(app_path)).store
+    store.upgrade()
+    out.print("the schema is up to date")
+
+
+# --- runs ------------------------------------------------------------------------------
+
+
+@runs_app.command("list")
+def runs_list(
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    status: Annotated[Status | None, typer.Option(help="Only this status.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List runs, newest first."""
+    found = _open(app_path, db).runs(tenant=tenant, status=status, agent=agent, limit=limit)
+    if as_json:
+        _print_json([_run_data(run) for run in found])
+        return
+    _print_table(
+        ("run", "tenant", "agent", "mode", "status", "attempts", "created"),
+        [
+            [r.id, r.tenant, r.agent, r.mode, r.status.value, r.attempts, _at(r.created_at)]
+            for r in found
+        ],
+    )
+
+
+@runs_app.command("show")
+def runs_show(
+    run_id: str,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run: its steps, its open questions and what happened to it."""
+    durable = _open(app_path, db)
+    run = durable.get(run_id, tenant)
+    steps, events = durable.journal(run_id), durable.events(run_id)
+    if as_json:
+        _print_json(
+            {**_run_data(run), "steps": [_step_data(s) for s in steps], "events": list(events)}
+        )
+        return
+    usage = run.usage
+    out.print(
+        f"run {run.id}  {run.agent} v{run.version} ({run.mode} mode)  tenant {run.tenant}",
+        markup=False,
+    )
+    out.print(
+        f"status {run.status.value}  attempts {run.attempts} of {run.max_attempts}  claims {run.epoch}",
+        markup=False,
+    )
+    out.print(
+        f"model calls {usage.model_calls}, tool calls {usage.tool_calls}, tokens {usage.input_tokens} in "
+        f"{usage.output_tokens} out; replay answered {usage.saved_steps} steps ({usage.saved_tokens} tokens)"
+    )
+    if run.error:
+        out.print(f"error {run.error.get('type')}: {run.error.get('message')}", markup=False)
+    if run.output is not None:
+        out.print(f"output {readable(run.output, 500)}", markup=False)
+    _print_table(
+        ("seq", "key", "kind", "name", "status", "tries", "claim", "ms"),
+        [
+            [
+                s.seq,
+                s.key,
+                s.kind,
+                s.name,
+                s.state.value,
+                s.attempts,
+                s.epoch,
+                f"{s.seconds * 1000:.1f}",
+            ]
+            for s in steps
+        ],
+    )
+    _print_questions(run.questions)
+    _print_table(
+        ("at", "event", "by", "what"),
+        [[_at(e.at), e.type, e.actor, readable(dict(e.data), 90)] for e in events],
+    )
+
+
+@runs_app.command("cancel")
+def runs_cancel(
+    run_id: str,
+    by: ByOption = "operator",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Cancel a run."""
+    status = _open(app_path, db).cancel(run_id, by=by, tenant=tenant)
+    out.print(f"run {run_id} is {status.value}")
+
+
+@runs_app.command("retry")
+def runs_retry(
+    run_id: str,
+    by: ByOption = "operator",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Queue a failed run again: its journal and decisions are kept."""
+    run = _open(app_path, db).retry(run_id, by=by, tenant=tenant)
+    out.print(f"run {run_id} is {run.status.value}")
+
+
+# --- questions -------------------------------------------------------------------------
+
+
+@questions_app.command("list")
+def questions_list(
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List open questions, oldest first."""
+    found = _open(app_path, db).questions(tenant=tenant)
+    if as_json:
+        _print_json([_question_data(q) for q in found])
+        return
+    if not found:
+        out.print("no open questions")
+    _print_questions(found)
+
+
+@questions_app.command("show")
+def questions_show(
+    question_id: str, app_path: AppOption = None, db: DbOption = None, tenant: TenantOption = None
+) -> None:
+    """Show one question as JSON: exactly what will be done."""
+    durable = _open(app_path, db)
+    _print_json(_question_data(durable.store.question(question_id, tenant)))
+
+
+@app.command()
+def approve(
+    question_id: str,
+    by: ByOption,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Approve a question: the call is made exactly as shown."""
+    _decide(question_id, Decision.approve(by), app_path, db, tenant)
+
+
+@app.command()
+def reject(
+    question_id: str,
+    by: ByOption,
+    reason: Annotated[str, typer.Option(help="Why; the agent is told.")] = "",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Refuse a question: the call is not made, and the agent goes on with the refusal."""
+    _decide(question_id, Decision.reject(by, reason), app_path, db, tenant)
+
+
+@app.command()
+def edit(
+    question_id: str,
+    arguments: Annotated[
+        str, typer.Argument(help="The arguments to use instead, as a JSON object.")
+    ],
+    by: ByOption,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Approve a question with other arguments."""
+    given = _json("the arguments", arguments)
+    if not isinstance(given, dict):
+        raise BadInput("the arguments must be a JSON object")
+    _decide(question_id, Decision.edit(by, given), app_path, db, tenant)
+
+
+@app.command()
+def respond(
+    question_id: str,
+    value: Annotated[str, typer.Argument(help="The answer, as JSON.")],
+    by: ByOption,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Answer a question with a value."""
+    _decide(question_id, Decision.respond(by, _json("the answer", value)), app_path, db, tenant)
+
+
+def _decide(
+    question_id: str, decision: Decision, app_path: str | None, db: str | None, tenant: str | None
+) -> None:
+    durable = _open(app_path, db)
+    before = durable.store.question(question_id, tenant)
+    question = durable.decide(question_id, decision, tenant=tenant)
+    made = question.decision or decision
+    again = " (it was decided so already; nothing changed)" if before.decision is not None else ""
+    out.print(
+        f"question {question.id}: {made.choice} by {made.by}{again}", markup=False, highlight=False
+    )
+
+
+# --- printing --------------------------------------------------------------------------
+
+
+def _json(what: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{what} can't be read as JSON: {error}") from error
+
+
+def _at(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _run_data(run: Run) -> dict[str, Any]:
+    data = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
+    return {**data, "questions": [_question_data(q) for q in run.questions]}
+
+
+def _step_data(step: Step) -> dict[str, Any]:
+    data = dataclasses.asdict(step)
+    return {**data, "value": json.loads(step.value) if step.value else None}
+
+
+def _question_data(question: Question) -> dict[str, Any]:
+    return dataclasses.asdict(question)
+
+
+def _print_questions(questions: Iterable[Question]) -> None:
+    _print_table(
+        ("question", "run", "kind", "what", "shown", "takes"),
+        [
+            [
+                q.id,
+                q.run_id,
+                q.kind,
+                q.tool or q.key,
+                readable(q.payload, 120),
+                ", ".join(q.allowed),
+            ]
+            for q in questions
+        ],
+    )
+
+
+def _print_table(columns: Iterable[str], lines: Iterable[Iterable[Any]]) -> None:
+    lines = list(lines)
+    if not lines:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, no_wrap=i == 0, overflow="fold")
+    for line in lines:
+        table.add_row(*(str(cell) for cell in line))
+    out.print(table, markup=False)
+
+
+def _print_json(data: Any) -> None:
+    sys.stdout.write(json.dumps(data, default=_plain, indent=2, ensure_ascii=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return readable(value)
+
+
+if __name__ == "__main__":
+    main()
