@@ -7,7 +7,7 @@ pool. It starts no worker: `Worker(durable)` does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +17,13 @@ from langgraph_durable import agents
 from langgraph_durable.agents import Agent
 from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
 from langgraph_durable.context import Services
-from langgraph_durable.errors import BadInput, UnknownAgent
+from langgraph_durable.errors import BadInput, Forbidden, UnknownAgent
+from langgraph_durable.keys import AGENT, SUPERVISOR, Keys
 from langgraph_durable.models import ModelRoutes
+from langgraph_durable.modes.human_in_the_loop import answer_in_kind
 from langgraph_durable.policy import Policy, Rule
 from langgraph_durable.runs import (
+    MAX_NAME_CHARACTERS,
     Decision,
     Event,
     Mode,
@@ -31,6 +34,7 @@ from langgraph_durable.runs import (
     Run,
     Status,
     Step,
+    check_name,
 )
 from langgraph_durable.store import Inbox, NewRun, Page, RunStore, open_engine
 from langgraph_durable.tools import ToolHub
@@ -39,7 +43,6 @@ from langgraph_durable.values import Types, decode, encode
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_INPUT_BYTES = 1_000_000
-MAX_NAME_CHARACTERS = 200
 _POLL_SECONDS = (0.02, 0.05, 0.1, 0.25)
 
 
@@ -59,6 +62,8 @@ class Durable:
             tried again, and its recorded steps answer at once).
         clock, chance: time and chance, in tests.
         create: give an empty database its schema; False refuses it instead.
+        pepper: the secret that API keys are hashed with, at least 16 characters; by default
+            from LANGGRAPH_DURABLE_PEPPER. Needed only where keys are used.
 
     Raises:
         StoreError: the database can't be opened.
@@ -77,12 +82,14 @@ class Durable:
         clock: Clock | None = None,
         chance: Chance | None = None,
         create: bool = True,
+        pepper: str | None = None,
     ) -> None:
         self.types = Types([Refused, *types])
         engine = open_engine(url)
         self.url = engine.url.render_as_string(hide_password=False)
         self.store = RunStore(engine, clock, self.types)
         self.store.check_schema(create=create)
+        self.keys = Keys(self.store, pepper)
         self.services = Services(
             models=ModelRoutes(models or {}),
             tools=tools or ToolHub(),
@@ -205,11 +212,41 @@ class Durable:
             Conflict: the idempotency key was used for another request, or the thread is
                 busy and the agent refuses a second run.
         """
+        return self.submit_or_find(
+            agent,
+            input,
+            tenant=tenant,
+            idempotency_key=idempotency_key,
+            priority=priority,
+            thread=thread,
+            max_attempts=max_attempts,
+            version=version,
+            by=by,
+        )[0].id
+
+    def submit_or_find(
+        self,
+        agent: str,
+        input: Any = None,
+        *,
+        tenant: str = "default",
+        idempotency_key: str | None = None,
+        priority: int = 0,
+        thread: str | None = None,
+        max_attempts: int | None = None,
+        version: str | None = None,
+        by: str = "client",
+    ) -> tuple[Run, bool]:
+        """Submit a run, and tell whether it is new or the idempotency key had made it already.
+
+        Raises:
+            UnknownAgent, NotEncodable, TooLarge, Conflict: as `submit`.
+        """
         known = self.find(agent, version)
-        _check_name("tenant", tenant)
+        check_name("tenant", tenant)
         for what, value in (("thread", thread), ("idempotency_key", idempotency_key)):
             if value is not None:
-                _check_name(what, value)
+                check_name(what, value)
         if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 1_000_000:
             raise BadInput(f"priority is a whole number up to 1,000,000, not {priority!r}")
         if max_attempts is not None and not 1 <= max_attempts <= 1_000:
@@ -233,7 +270,8 @@ class Durable:
             refuse_busy_thread=known.on_busy == "refuse" and thread is not None,
             actor=by,
         )
-        return self.store.create(new).id
+        run = self.store.create(new)
+        return run, run.id == run_id
 
     def get(self, run_id: str, tenant: str | None = None) -> Run:
         """Return a run with its open questions and its usage.
@@ -249,11 +287,24 @@ class Durable:
         tenant: str | None = None,
         status: Status | str | None = None,
         agent: str | None = None,
+        agents: Collection[str] | None = None,
+        thread: str | None = None,
+        before: Run | None = None,
         limit: int = 100,
     ) -> list[Run]:
-        """Return runs, newest first."""
+        """Return runs, newest first; those that are older than the run `before`."""
         wanted = None if status is None else Status(status)
-        return self.store.list_runs(Page(tenant=tenant, status=wanted, agent=agent, limit=limit))
+        return self.store.list_runs(
+            Page(
+                tenant=tenant,
+                status=wanted,
+                agent=agent,
+                agents=agents,
+                thread=thread,
+                before=None if before is None else (before.created_at, before.id),
+                limit=limit,
+            )
+        )
 
     def journal(self, run_id: str, tenant: str | None = None) -> list[Step]:
         """Return a run's steps in the order of recording.
@@ -268,14 +319,14 @@ class Durable:
         """Return what a step recorded, decoded; None if it isn't recorded."""
         return None if step.value is None else decode(step.value, types=self.types)
 
-    def events(self, run_id: str, tenant: str | None = None) -> Sequence[Event]:
-        """Return the audit of a run, in order.
+    def events(self, run_id: str, tenant: str | None = None, *, after: int = 0) -> Sequence[Event]:
+        """Return the audit of a run, in order; what came after the event with the id `after`.
 
         Raises:
             NotFound: no such run for this tenant.
         """
         self.get(run_id, tenant)
-        return self.store.list_events(run_id)
+        return self.store.list_events(run_id, after)
 
     def cancel(self, run_id: str, *, by: str = "client", tenant: str | None = None) -> Status:
         """Cancel a run; `cancelling` while a call that can't be interrupted ends.
@@ -315,48 +366,102 @@ class Durable:
         tenant: str | None = None,
         run_id: str | None = None,
         state: QuestionState | str | None = QuestionState.OPEN,
+        agents: Collection[str] | None = None,
+        after: Question | None = None,
         limit: int = 100,
     ) -> list[Question]:
-        """Return questions, oldest first; by default the open ones."""
+        """Return questions, oldest first; by default the open ones, from the first.
+
+        With `after`, those that were asked later than that one.
+        """
         wanted = None if state is None else QuestionState(state)
+        place = None if after is None or after.asked_at is None else (after.asked_at, after.id)
         return self.store.list_questions(
-            Inbox(tenant=tenant, run_id=run_id, state=wanted, limit=limit)
+            Inbox(
+                tenant=tenant,
+                run_id=run_id,
+                state=wanted,
+                agents=agents,
+                after=place,
+                limit=limit,
+            )
         )
 
+    def question(self, question_id: str, tenant: str | None = None) -> Question:
+        """Return one question.
+
+        Raises:
+            NotFound: no such question for this tenant.
+        """
+        return self.store.question(_sane(question_id), tenant)
+
     def decide(
-        self, question_id: str, decision: Decision, *, tenant: str | None = None
+        self,
+        question_id: str,
+        decision: Decision,
+        *,
+        tenant: str | None = None,
+        roles: Collection[str] | None = None,
     ) -> Question:
         """Give a question its one answer; the run goes on when no question of it is open.
 
         The first decision wins; the same one again is a success that changes nothing.
+        `roles` are those of who decides; without them anybody may.
 
         Raises:
             NotFound: no such question for this tenant.
+            Forbidden: none of the roles may decide it.
             BadInput: the decision doesn't fit the question, which stays open.
             AlreadyDecided, NotWaiting: a different decision stands, or the time is over.
         """
         question = self.store.question(_sane(question_id), tenant)
+        _may_decide(question, roles)
         _fits(question, decision)
         approval_id = str(self.services.chance.uuid())
         return self.store.decide(question_id, decision, approval_id=approval_id, tenant=tenant)
+
+    def decide_all(
+        self,
+        run_id: str,
+        decisions: Decision | Mapping[str, Decision],
+        *,
+        tenant: str | None = None,
+        roles: Collection[str] | None = None,
+    ) -> list[Question]:
+        """Decide a run's questions together: all of them or none.
+
+        One decision is for every open question; a mapping names each question's own.
+
+        Raises:
+            NotFound: no such run for this tenant, or a named question isn't one of it.
+            Forbidden: one of them is for another role.
+            BadInput: one of the decisions doesn't fit its question.
+            Conflict: the run waits for nobody, or a named question was decided otherwise.
+        """
+
+        def check(question: Question, decision: Decision) -> None:
+            _may_decide(question, roles)
+            _fits(question, decision)
+
+        return self.store.decide_all(
+            _sane(run_id),
+            decisions,
+            check=check,
+            new_id=lambda: str(self.services.chance.uuid()),
+            tenant=tenant,
+        )
+
+
+def _may_decide(question: Question, roles: Collection[str] | None) -> None:
+    needed = question.role or SUPERVISOR
+    if roles is not None and needed not in set(roles) - {AGENT}:
+        raise Forbidden(f"deciding question {question.id}", needed)
 
 
 def _pauses() -> Iterable[float]:
     yield from _POLL_SECONDS
     while True:
         yield _POLL_SECONDS[-1]
-
-
-def _check_name(what: str, value: object) -> None:
-    if (
-        not isinstance(value, str)
-        or not value
-        or len(value) > MAX_NAME_CHARACTERS
-        or not value.isprintable()
-    ):
-        raise BadInput(
-            f"{what} must be printable text of 1 to {MAX_NAME_CHARACTERS} characters, not {value!r}"
-        )
 
 
 def _sane(id_: str) -> str:
@@ -369,12 +474,17 @@ def _sane(id_: str) -> str:
 
 
 def _fits(question: Question, decision: Decision) -> None:
+    if not decision.by:
+        raise BadInput(f"a decision on question {question.id} must say who made it")
+    if question.kind == "interrupt":
+        in_kind = answer_in_kind(question.payload, decision)
+        if in_kind is not None:  # LangChain's middleware asked: what counts is what it gets
+            _validate(question, in_kind)
+            return
     if decision.choice not in question.allowed:
         raise BadInput(
             f"question {question.id} takes {' or '.join(question.allowed)}, not {decision.choice!r}"
         )
-    if not decision.by:
-        raise BadInput(f"a decision on question {question.id} must say who made it")
     if decision.choice == "edit":
         if decision.arguments is None:
             raise BadInput(f"an edit of question {question.id} must bring the arguments")

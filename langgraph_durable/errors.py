@@ -7,6 +7,9 @@
     │   ├── UnknownTool          no tool of that name
     │   ├── NotEncodable         a value that the journal can't keep
     │   └── TooLarge             a value over its limit
+    ├── BadKey                   no live API key has this secret
+    ├── MissingPepper            keys are used, and no pepper is set
+    ├── Forbidden                the caller's roles don't allow it
     ├── NotFound                 no such run or question for this tenant
     ├── Conflict                 the thing exists, and its state refuses the request
     │   ├── IllegalMove          the run's status does not lead there
@@ -101,6 +104,33 @@ class TooLarge(BadInput):
     def __init__(self, what: str, size: int, limit: int, way_out: str) -> None:
         self.what, self.size, self.limit = what, size, limit
         super().__init__(f"{what} is {size:,} bytes; the limit is {limit:,}. {way_out}")
+
+
+class BadKey(DurableError):
+    """No live API key has this secret: unknown, wrong, revoked and expired look the same."""
+
+    def __init__(self) -> None:
+        super().__init__("no live API key has this secret: it is unknown, revoked or expired")
+
+
+class MissingPepper(DurableError):
+    """API keys are used, and the pepper that they are hashed with is not set."""
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+        super().__init__(
+            f"API keys need a pepper: set {variable} to at least 16 random characters (the same in "
+            "every process, and not in the database), or pass Durable(pepper=...). "
+            "One can be made with: openssl rand -base64 32"
+        )
+
+
+class Forbidden(DurableError):
+    """The caller may see the thing, but its roles don't allow what was asked."""
+
+    def __init__(self, what: str, needed: str) -> None:
+        self.what, self.needed = what, needed
+        super().__init__(f"{what} takes a key with the role {needed!r}")
 
 
 class NotFound(DurableError, LookupError):

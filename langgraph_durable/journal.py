@@ -91,6 +91,10 @@ class RunJournal:
         if step.state is StepState.RECORDED:
             self.progressed = True
 
+    def is_outlived_by(self, lease: Lease) -> bool:
+        """Whether a later claim of the same run exists."""
+        return self.lease.run_id == lease.run_id and self.lease.epoch < lease.epoch
+
     def lose(self) -> None:
         """Tell the run's loop that the lease is gone; any thread may call."""
         self.call(_fail_once, self.lost, LeaseLost(self.lease.run_id, self.lease.epoch))
@@ -151,6 +155,7 @@ class JournalWriter(threading.Thread):
         self._followed: dict[tuple[str, int], RunJournal] = {}
         self._guard = threading.Lock()
         self._beat = _Beat(lease_seconds / 3)
+        self._ended = False
 
     # --- called from event loops -------------------------------------------------------
 
@@ -162,6 +167,9 @@ class JournalWriter(threading.Thread):
         journal = RunJournal(self, lease, start, deadline)
         with self._guard:
             self._followed[lease.run_id, lease.epoch] = journal
+            older = [j for j in self._followed.values() if j.is_outlived_by(lease)]
+        for left in older:  # this very worker took its own lost run over
+            left.lose()
         return journal
 
     def unfollow(self, lease: Lease) -> None:
@@ -171,7 +179,11 @@ class JournalWriter(threading.Thread):
 
     def write(self, pending: _Pending) -> None:
         """Queue a step for the next commit."""
-        self._inbox.put(pending)
+        with self._guard:  # the thread ends under the same lock: nothing is queued behind it
+            if not self._ended:
+                self._inbox.put(pending)
+                return
+        self._refuse([pending])
 
     def ring(self) -> None:
         """Look at the leases soon: a run may have been cancelled or taken."""
@@ -191,11 +203,27 @@ class JournalWriter(threading.Thread):
         self._beat.again()
         stopping = False
         while not stopping:
-            batch, stopping = self._gather()
-            for part in _without_repeats(batch):
-                self._commit(part)
-            if time.monotonic() >= self._beat.due:
-                self._keep()
+            stopping = self._turn()
+        with self._guard:
+            self._ended = True
+        while not self._inbox.empty():  # what the database didn't take, and what came too late
+            late, _ = self._gather()
+            self._refuse(late)
+
+    def _turn(self) -> bool:
+        batch, stopping = self._gather()
+        for part in _without_repeats(batch):
+            self._commit(part)
+        if time.monotonic() >= self._beat.due:
+            self._keep()
+        return stopping
+
+    def _refuse(self, batch: list[_Pending]) -> None:
+        for pending in batch:
+            pending.error = StoreError(
+                f"step {pending.step.key!r} was not recorded: the worker has stopped"
+            )
+        self._answer(batch)
 
     def _gather(self) -> tuple[list[_Pending], bool]:
         batch: list[_Pending] = []
@@ -269,9 +297,10 @@ class JournalWriter(threading.Thread):
         with self._guard:
             journals = list(self._followed.values())
         kept = [j for j in journals if j.deadline is None or now < j.deadline]
+        self._lose_overdue(j for j in journals if j not in kept)
         try:
             found = self._store.heartbeat([journal.lease for journal in kept], self.lease_seconds)
-        except StoreError as error:
+        except Exception as error:  # without this thread no run of the worker goes on
             log.warning("leases can't be kept, trying on: %s", error)
             self._lose_overdue(kept)
             self._beat.again()
@@ -279,7 +308,7 @@ class JournalWriter(threading.Thread):
             return
         self._beat.again()
         for journal in kept:
-            status = found.get(journal.lease.run_id)
+            status = found.get(journal.lease)
             if status is None:
                 journal.lose()
                 continue

@@ -11,6 +11,27 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+from langgraph_durable.errors import BadInput
+
+MAX_NAME_CHARACTERS = 200
+
+
+def check_name(what: str, value: object) -> None:
+    """Refuse a tenant, thread, key or other name that people could not read.
+
+    Raises:
+        BadInput: it is empty, too long, not text or not printable.
+    """
+    if (
+        not isinstance(value, str)
+        or not value
+        or len(value) > MAX_NAME_CHARACTERS
+        or not value.isprintable()
+    ):
+        raise BadInput(
+            f"{what} must be printable text of 1 to {MAX_NAME_CHARACTERS} characters, not {value!r}"
+        )
+
 
 class Status(StrEnum):
     """Where a run stands."""

@@ -21,6 +21,7 @@ from langgraph_durable.agents import Agent
 from langgraph_durable.app import Durable
 from langgraph_durable.checkpoint import Savers
 from langgraph_durable.context import PassState, RunContext
+from langgraph_durable.context.threads import Threads
 from langgraph_durable.errors import (
     DurableError,
     PassEnded,
@@ -30,8 +31,8 @@ from langgraph_durable.errors import (
 )
 from langgraph_durable.journal import JournalWriter, RunJournal
 from langgraph_durable.modes import Passage, drive, failure
-from langgraph_durable.runs import Broke, Lease, Outcome, Retried, Retry, Status
-from langgraph_durable.store import Claim, Served, Wakeups
+from langgraph_durable.runs import Broke, Outcome, Retried, Retry, Status
+from langgraph_durable.store import Claim, RunStore, Served, Wakeups
 
 log = logging.getLogger(__name__)
 
@@ -236,6 +237,7 @@ class _Engine:
         self._passes: dict[asyncio.Task[None], PassState] = {}
 
     async def __aenter__(self) -> _Engine:
+        asyncio.get_running_loop().set_default_executor(_threads(self._worker.concurrency))
         self._writer.start()
         return self
 
@@ -299,7 +301,7 @@ class _Engine:
         state = state or PassState()
         lease, store = claim.lease, self._durable.store
         if claim.run.status is Status.CANCELLING:
-            state.cancelling = True
+            state.cancel()
         start = await asyncio.to_thread(store.load, lease, asked=claim.asked > 0)
         journal = self._writer.follow(lease, start, claim.run.deadline_seconds)
         try:
@@ -320,7 +322,7 @@ class _Engine:
             agent = self._durable.find(claim.run.agent, claim.run.version)
         except UnknownAgent as error:
             return Broke(failure(error))
-        services = replace(self._durable.services, note=self._noter(claim))
+        services = replace(self._durable.services, note=_noter(claim, state))
         ctx = RunContext(claim.run, claim.lease, journal, services, state)
         passage = Passage(list(journal.questions()), await self._open_savers(agent))
         return await self._watched(agent, ctx, passage, journal)
@@ -345,7 +347,7 @@ class _Engine:
                 ctx.state.abandon()
                 return await _ended(driving, ctx)
             if cancelled.done():
-                ctx.state.cancelling = True
+                ctx.state.cancel()
                 return await _ended(driving, ctx)
             ctx.state.drain()
             await _ended(driving, ctx)
@@ -355,6 +357,8 @@ class _Engine:
 
     async def _settle(self, claim: Claim, outcome: Outcome, state: PassState) -> None:
         agent = self._durable.find(claim.run.agent, claim.run.version) if self._has(claim) else None
+        if state.notes:  # before the run is given up: then the audit takes no more from us
+            await asyncio.to_thread(_write_notes, self._durable.store, claim, state)
         settle = self._durable.store.settle
         status = await asyncio.to_thread(
             settle,
@@ -380,23 +384,28 @@ class _Engine:
                 self._savers = savers
         return self._savers
 
-    def _noter(self, claim: Claim) -> Any:
-        """Write warnings of a pass to the audit, without holding the pass up."""
-        loop = asyncio.get_running_loop()
-        store, lease, tenant = self._durable.store, claim.lease, claim.run.tenant
 
-        def note(type_: str, data: Mapping[str, Any]) -> None:
-            log.warning("run %s: %s %s", lease.run_id, type_, dict(data))
-            loop.run_in_executor(None, _note, store, lease, tenant, type_, data)
+def _noter(claim: Claim, state: PassState) -> Any:
+    """Gather the warnings of a pass for the audit, without holding the pass up."""
 
-        return note
+    def note(type_: str, data: Mapping[str, Any]) -> None:
+        log.warning("run %s: %s %s", claim.run.id, type_, dict(data))
+        state.notes.append((type_, data))
+
+    return note
 
 
-def _note(store: Any, lease: Lease, tenant: str, type_: str, data: Mapping[str, Any]) -> None:
+def _write_notes(store: RunStore, claim: Claim, state: PassState) -> None:
     try:
-        store.note(lease, tenant, type_, data)
+        for type_, data in state.notes:
+            store.note(claim.lease, claim.run.tenant, type_, data)
     except DurableError:
-        log.exception("event %s of run %s could not be written", type_, lease.run_id)
+        log.exception("events of run %s could not be written", claim.run.id)
+
+
+def _threads(concurrency: int) -> Threads:
+    """Enough that sync code of runs never keeps the worker from claiming and settling."""
+    return Threads(max_workers=64 + 16 * concurrency, thread_name_prefix="durable-run")
 
 
 def _lost(journal: RunJournal) -> PassEnded:

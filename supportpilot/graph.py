@@ -49,8 +49,9 @@ def wire(nodes: Nodes) -> StateGraph[State]:
 
 
 def after_classify(state: State) -> Literal["list_invoices", "draft"]:
-    """Only a refund touches the billing system."""
-    return "list_invoices" if state.get("category") == "refund" else "draft"
+    """Only a refund touches the billing system, and only of a customer who is known."""
+    wants_refund = state.get("category") == "refund"
+    return "list_invoices" if wants_refund and state.get("customer_id") else "draft"
 
 
 def after_choose(state: State) -> Literal["refund", "list_invoices", "draft"]:

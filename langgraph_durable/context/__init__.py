@@ -17,6 +17,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 
 from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
 from langgraph_durable.context.blocking import BlockingContext
@@ -103,26 +105,25 @@ def current_run() -> RunContext:
         ) from None
 
 
+@dataclass(eq=False)
 class RunContext:
     """One pass over one run, as its code sees it.
 
     Keys are explicit, stable and meaningful: `"classify"`, `f"pay:{invoice}"`; a loop
     carries its index. A key names one call in the run for ever.
+
+    It is a dataclass because LangGraph's `Runtime[...]` takes only these (and models).
     """
 
-    def __init__(
-        self,
-        run: Run,
-        lease: Lease,
-        journal: Journal,
-        services: Services,
-        state: PassState | None = None,
-    ) -> None:
-        self.run = run
-        self.lease = lease
-        self.journal = journal
-        self.services = services
-        self.state = state or PassState()
+    run: Run
+    lease: Lease
+    journal: Journal
+    services: Services
+    state: PassState = field(default_factory=PassState)
+
+    def __post_init__(self) -> None:
+        """Remember the loop, for `blocking`."""
+        self.state.note = self.services.note
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
@@ -354,7 +355,7 @@ class RunContext:
         if remaining > 0:
             before = self.state.sleep_seconds
             self.state.sleep_seconds = remaining if before is None else min(before, remaining)
-            raise Parked(f"the run sleeps until {until.isoformat()}")
+            raise self.state.end(self.here(), Parked(f"the run sleeps until {until.isoformat()}"))
 
     async def _given(self, key: str, kind: Any, value: Callable[[], Any]) -> Any:
         async def make() -> Any:
@@ -369,13 +370,19 @@ class RunContext:
         return here(self.state.places)
 
     def enter(self) -> Any:
-        """Make this the current run of the calling context; returns the token to leave with."""
-        return _current.set(self)
+        """Make this the current run of the calling context; returns the token to leave with.
+
+        Graphs that the code calls inherit the handler that knows their places.
+        """
+        config: RunnableConfig = {"callbacks": [self.state.places]}
+        return _current.set(self), var_child_runnable_config.set(config)
 
     @staticmethod
     def leave(token: Any) -> None:
         """Undo `enter`."""
-        _current.reset(token)
+        current, config = token
+        _current.reset(current)
+        var_child_runnable_config.reset(config)
 
 
 def _tool_name(tool: Any) -> str:

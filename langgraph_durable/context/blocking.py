@@ -25,37 +25,38 @@ class BlockingContext:
 
     def llm(self, key: str, messages: Any, **options: Any) -> Any:
         """Ask a model: see `RunContext.llm`."""
-        return self._wait(self._ctx.llm(key, messages, **options))
+        return self.wait(self._ctx.llm(key, messages, **options))
 
     def tool(self, key: str, tool: str, arguments: Any = None, **options: Any) -> Any:
         """Call a tool: see `RunContext.tool`."""
-        return self._wait(self._ctx.tool(key, tool, arguments, **options))
+        return self.wait(self._ctx.tool(key, tool, arguments, **options))
 
     def once(self, key: str, call: Any, **options: Any) -> Any:
         """Record a call of your own: see `RunContext.once`."""
-        return self._wait(self._ctx.once(key, call, **options))
+        return self.wait(self._ctx.once(key, call, **options))
 
     def ask(self, key: str, question: Any, **options: Any) -> Any:
         """Ask a person: see `RunContext.ask`."""
-        return self._wait(self._ctx.ask(key, question, **options))
+        return self.wait(self._ctx.ask(key, question, **options))
 
     def now(self, key: str) -> Any:
         """Return the recorded time: see `RunContext.now`."""
-        return self._wait(self._ctx.now(key))
+        return self.wait(self._ctx.now(key))
 
     def uuid(self, key: str) -> Any:
         """Return a recorded id: see `RunContext.uuid`."""
-        return self._wait(self._ctx.uuid(key))
+        return self.wait(self._ctx.uuid(key))
 
     def random(self, key: str) -> Any:
         """Return a recorded number: see `RunContext.random`."""
-        return self._wait(self._ctx.random(key))
+        return self.wait(self._ctx.random(key))
 
     def sleep(self, key: str, seconds: float) -> Any:
         """Sleep without a worker: see `RunContext.sleep`."""
-        return self._wait(self._ctx.sleep(key, seconds))
+        return self.wait(self._ctx.sleep(key, seconds))
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have the run's loop do a piece of work, and wait for it here."""
         if threading.get_ident() == self._thread:
             work.close()  # waiting here would stop the loop that has to do the work
             raise DurableError(

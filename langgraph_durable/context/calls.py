@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from langgraph.errors import GraphBubbleUp
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
 from langgraph_durable import calls
+from langgraph_durable.context.questioning import did_it_happen
 from langgraph_durable.errors import (
     BadInput,
     CodeChanged,
     DuplicateKey,
+    LeaseLost,
     NonDeterminismError,
+    StepConflict,
     StepTimeout,
     StoreError,
     ToolDenied,
@@ -59,14 +62,44 @@ class Call:
 
 async def perform(ctx: RunContext, call: Call) -> Any:
     """Answer a step from the journal, or make it and record it."""
-    ctx.state.gate()
     at = begin(ctx, call.key)
     known = ctx.journal.recorded(call.key)
     if known is not None:
         check_same(ctx, call, known, at)
         if known.state is StepState.RECORDED:
             return replay(ctx, known)
-    return await ctx.state.fly(make_and_record(ctx, call, known, at))
+    return await fly(ctx, call.key, _see_through(ctx, call, known, at))
+
+
+async def _see_through(ctx: RunContext, call: Call, known: Step | None, at: Here) -> Any:
+    if is_unsure(known, call.effect):
+        shown = {"call": call.name or call.key, "request": call.request}
+        happened, value = did_it_happen(ctx, known, shown)
+        if happened:
+            call = _only_recorded(call, value)
+    return await make_and_record(ctx, call, known, at)
+
+
+def is_unsure(known: Step | None, effect: Effect) -> TypeGuard[Step]:
+    """Whether an earlier try of a call that can't be repeated may have happened."""
+    return effect is Effect.ONCE and known is not None and known.state is StepState.INTENT
+
+
+def _only_recorded(call: Call, value: Any) -> Call:
+    async def make() -> Any:
+        return value
+
+    return replace(call, make=make, effect=Effect.READ, approval_id=None)
+
+
+async def fly(ctx: RunContext, key: str, work: Coroutine[Any, Any, Any]) -> Any:
+    """See a step through; one that failed leaves its key free for another try in place."""
+    try:
+        return await ctx.state.fly(work)
+    except Exception as error:
+        if not isinstance(error, GraphBubbleUp):
+            ctx.state.release(key)
+        raise
 
 
 def begin(ctx: RunContext, key: str) -> Here:
@@ -81,6 +114,7 @@ def begin(ctx: RunContext, key: str) -> Here:
             f"step key {key!r} must be printable text of 1 to {MAX_KEY_CHARACTERS} characters"
         )
     at = ctx.here()
+    ctx.state.gate(at)
     ctx.state.use(key, at)
     return at
 
@@ -91,6 +125,8 @@ def check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
     In graph mode a node that was finished before is not run again, so a key that a later
     loop pass reuses would meet the earlier pass's answer: there the place is compared too.
     """
+    if known.state is StepState.ASKING:
+        return  # nothing was called yet: another request is simply another question
     if ctx.run.mode == "graph" and known.place and known.place != at.path:
         raise DuplicateKey(call.key, known.place, at.path)
     same_call = (known.kind, known.name) == (call.kind, call.name) or call.kind in ("llm", "once")
@@ -138,7 +174,7 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
         wait=wait_random_exponential(
             multiplier=retry.first_seconds, exp_base=retry.factor, max=retry.limit_seconds
         ),
-        retry=lambda state: _is_worth_another(retry, state),
+        retry=lambda state: _is_worth_another(call, retry, state),
         sleep=ctx.services.sleep,
         reraise=True,
     )
@@ -147,7 +183,7 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
             tries += 1
             step = replace(step, attempts=tries)
             if attempt.retry_state.attempt_number > 1:
-                ctx.state.gate()  # between tries the lease may have gone
+                ctx.state.gate(at)  # between tries the lease may have gone
             return await _one_try(ctx, call, step)
     raise AssertionError("unreachable: tenacity returns or raises")
 
@@ -162,6 +198,10 @@ async def _one_try(ctx: RunContext, call: Call, step: Step) -> Any:
     except Exception as error:
         if not isinstance(error, GraphBubbleUp):
             await _record_failure(ctx, call, step, error, time.monotonic() - started)
+        elif call.effect is Effect.ONCE and not isinstance(error, LeaseLost | StepConflict):
+            # The tool itself asks or waits. By the rule of `interrupt()` it runs again from
+            # its start, so its intent is withdrawn: nobody need say whether it happened.
+            await ctx.journal.record(replace(step, state=StepState.ASKING))
         raise
     tokens = call.tokens(value) if call.tokens else (0, 0)
     await ctx.journal.record(
@@ -181,10 +221,13 @@ async def _one_try(ctx: RunContext, call: Call, step: Step) -> Any:
 async def _called(call: Call) -> Any:
     if call.timeout_seconds is None:
         return await calls.call(call.make)
+    limit = asyncio.timeout(call.timeout_seconds)
     try:
-        async with asyncio.timeout(call.timeout_seconds):
+        async with limit:
             return await calls.call(call.make)
     except TimeoutError as error:
+        if not limit.expired():
+            raise  # the call's own
         raise StepTimeout(call.key, call.timeout_seconds) from error
 
 
@@ -196,18 +239,22 @@ async def _record_failure(
     The intent of a `once` call stays, unless the tool itself says that it failed: the
     effect may have happened all the same, and must not be repeated blindly.
     """
-    unsure = getattr(error, "outcome_unknown", not isinstance(error, ToolError))
-    if call.effect is Effect.ONCE and unsure:
+    if _may_have_happened(call, error):
         return
     said = clean_text(f"{type(error).__name__}: {error}")[:2000]
     await ctx.journal.record(replace(step, state=StepState.FAILED, error=said, seconds=seconds))
 
 
-def _is_worth_another(retry: Retry, state: RetryCallState) -> bool:
+def _may_have_happened(call: Call, error: Exception) -> bool:
+    unknown = getattr(error, "outcome_unknown", not isinstance(error, ToolError))
+    return call.effect is Effect.ONCE and bool(unknown)
+
+
+def _is_worth_another(call: Call, retry: Retry, state: RetryCallState) -> bool:
     error = state.outcome.exception() if state.outcome is not None else None
     if error is None or isinstance(error, HOPELESS) or not isinstance(error, Exception):
         return False
-    return isinstance(error, retry.on)
+    return isinstance(error, retry.on) and not _may_have_happened(call, error)
 
 
 def _shown(kind: str, name: str) -> str:

@@ -2,28 +2,46 @@
 
 A pass ends early in one of four ways (parked, sleeping, handed back, lease lost). The
 exception that unwinds the graph may be swallowed by user code; these marks may not. Every
-step asks `gate` first, and the worker decides by the marks, not by what came out.
+step asks `gate` first, no task is committed in which a pause was swallowed, and the worker
+decides by the marks, not by what came out.
+
+A pause ends the task that waits, and what calls it. Its siblings go on to their own ends,
+so that their steps are recorded and their questions put together with its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import concurrent.futures
+import itertools
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from langgraph_durable.context.places import Here, Places
-from langgraph_durable.errors import DuplicateKey, HandedBack, Parked, PassEnded
+from langgraph_durable.context.places import Here, Places, is_within
+from langgraph_durable.errors import (
+    DuplicateKey,
+    HandedBack,
+    Parked,
+    PassEnded,
+    QuestionSwallowed,
+)
 from langgraph_durable.runs import Question, Replayed
 
 T = TypeVar("T")
+
+#: The pass in which the flow that is running has called `interrupt()` without an answer.
+_interrupted: ContextVar[PassState | None] = ContextVar(
+    "langgraph_durable_interrupted", default=None
+)
 
 
 @dataclass(slots=True)
 class PassState:
     """One pass: from a claim to its outcome."""
 
-    places: Places = field(default_factory=Places)
+    places: Places = field(init=False)
     asked: dict[str, Question] = field(default_factory=dict)  # by key, in the order put
     sleep_seconds: float | None = None
     draining: bool = False
@@ -32,9 +50,19 @@ class PassState:
     round: int = 0  # native interrupts are answered in rounds; each runs asking nodes again
     saved_steps: int = 0
     saved_tokens: int = 0
+    closed: bool = False  # the agent has come out: what it left running begins no step
+    notes: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)  # for the audit
+    note: Callable[[str, Mapping[str, Any]], None] | None = None
+    _unwinding: dict[str, PassEnded] = field(default_factory=dict)  # by namespace
+    _unanswered: dict[str, str] = field(default_factory=dict)  # namespace -> path of interrupt()
     _tell: list[Callable[[], None]] = field(default_factory=list)
     _used: dict[str, tuple[Here, int]] = field(default_factory=dict)
     _flying: set[asyncio.Task[Any]] = field(default_factory=set)
+    _threads: set[concurrent.futures.Future[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Watch where tasks begin and end."""
+        self.places = Places(self._may_begin, self._may_end)
 
     @property
     def replayed(self) -> Replayed:
@@ -46,31 +74,79 @@ class PassState:
         """Whether the run is to leave its worker to wait."""
         return bool(self.asked) or self.sleep_seconds is not None
 
-    def gate(self) -> None:
-        """Let a step begin, or end the pass.
+    def gate(self, at: Here) -> None:
+        """Let a step begin, or end what wants it.
 
         Raises:
-            PassEnded: the lease is lost, the run waits, or the worker drains.
+            PassEnded: the lease is lost, this task waits, or the worker drains.
         """
         if self.lost is not None:
             raise self.lost
-        if self.is_parked:
-            raise Parked("the run waits: " + (", ".join(self.asked) or "a timer"))
+        if _interrupted.get() is self:
+            raise Parked("interrupt() was called, and has no answer yet")
+        for namespace, why in self._unwinding.items():
+            if is_within(at.namespace, namespace) or is_within(namespace, at.namespace):
+                raise why
+        if self.closed:
+            raise HandedBack("the pass has ended")
+        if self.cancelling:
+            raise self.end(at, HandedBack("the run is being cancelled"))
+        if self.draining:
+            raise self.end(at, HandedBack("the worker stops"))
+
+    def end(self, at: Here, why: PassEnded) -> PassEnded:
+        """Take note that the code at a place has to unwind; returns what to raise there."""
+        self._unwinding.setdefault(at.namespace, why)
+        return why
+
+    def interrupted(self, namespace: str, path: str) -> None:
+        """Take note that `interrupt()` is about to end a task."""
+        self._unanswered[namespace] = path
+        _interrupted.set(self)
+
+    def next_round(self) -> None:
+        """Begin another round: tasks that LangGraph interrupted run again, with an answer."""
+        self.round += 1
+        self._unanswered.clear()
+
+    def _may_begin(self, _namespace: str) -> None:
+        """Start no task in a run that is over: a node may have swallowed its cancellation."""
+        if self.lost is not None:
+            raise self.lost
         if self.cancelling:
             raise HandedBack("the run is being cancelled")
-        if self.draining:
-            raise HandedBack("the worker stops")
+
+    def _may_end(self, namespace: str) -> None:
+        """Keep a task from being committed if it, or what it called, swallowed a pause."""
+        if self.lost is not None:
+            raise self.lost
+        for ended, why in self._unwinding.items():
+            if is_within(ended, namespace):
+                if self.note is not None:
+                    self.note("pause_swallowed", {"place": self.places.of(ended)})
+                raise why
+        for asking, path in self._unanswered.items():
+            if is_within(asking, namespace):
+                raise QuestionSwallowed(path)
 
     def drain(self) -> None:
         """End the pass at the next boundary of a step or a superstep."""
         self.draining = True
+        self._tell_all()
+
+    def cancel(self) -> None:
+        """End the run: nothing new begins in it."""
+        self.cancelling = True
+        self._tell_all()
+
+    def _tell_all(self) -> None:
         for tell in self._tell:
             tell()
 
     def on_drain(self, tell: Callable[[], None]) -> None:
         """Have somebody else told when the pass is to end (LangGraph's run control)."""
         self._tell.append(tell)
-        if self.draining:
+        if self.draining or self.cancelling:
             tell()
 
     def use(self, key: str, at: Here) -> None:
@@ -91,6 +167,24 @@ class PassState:
                 raise DuplicateKey(key, first.path, f"{at.path} again")
         self._used[key] = (at, self.round)
 
+    def release(self, key: str) -> None:
+        """Let a key be used again here: its call failed, so it names nothing yet."""
+        self._used.pop(key, None)
+
+    def free_key(self, stem: str, at: Here) -> str:
+        """Return a key for the next call of its kind here: `stem`, then `stem#2`, …
+
+        The n-th call of one execution of a node gets the n-th key, in every pass. Ask for it
+        before the first `await`, so that the order is the code's.
+        """
+        taken = (at.execution, self.round)
+        for n in itertools.count(1):
+            key = stem if n == 1 else f"{stem}#{n}"
+            before = self._used.get(key)
+            if before is None or (before[0].execution, before[1]) != taken:
+                return key
+        raise AssertionError("unreachable: the count never ends")
+
     def answered(self, tokens: int) -> None:
         """Count a step that the journal answered."""
         self.saved_steps += 1
@@ -110,15 +204,35 @@ class PassState:
 
     def _landed(self, task: asyncio.Task[Any]) -> None:
         self._flying.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen here: the node that awaited it may be gone
+        _seen(task)  # the node that awaited it may be gone
+
+    def carry(self, thread: concurrent.futures.Future[Any]) -> None:
+        """Take note of sync code that runs for this pass in a thread; nothing can stop it."""
+        self._threads.add(thread)
+        thread.add_done_callback(self._threads.discard)
 
     async def land(self) -> None:
-        """Wait until no step is in flight (the lease is held meanwhile)."""
-        while self._flying:
-            await asyncio.wait(self._flying)
+        """Wait until no step is in flight, and no thread at work (the lease is held meanwhile).
+
+        Once the lease is lost, threads are left to themselves.
+        """
+        while waiting := self._flying | self._working():
+            await asyncio.wait(waiting)
+
+    def _working(self) -> set[asyncio.Future[Any]]:
+        if self.lost is not None:
+            return set()
+        threads = {asyncio.wrap_future(thread) for thread in list(self._threads)}
+        for thread in threads:
+            thread.add_done_callback(_seen)
+        return threads
 
     def abandon(self) -> None:
         """Cancel what is in flight: the lease is lost, and the fence refuses its record."""
         for task in self._flying:
             task.cancel()
+
+
+def _seen(done: asyncio.Future[Any]) -> None:
+    if not done.cancelled():
+        done.exception()  # who ran the thread has it, or is gone

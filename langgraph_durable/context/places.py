@@ -8,7 +8,7 @@ chain of those, such as `sub@2/#1/in@1` (langgraph-facts §8).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -21,10 +21,19 @@ OUTSIDE = "the agent function"
 _SEPARATOR = "|"
 
 
+def _no_objection(_namespace: str) -> None:
+    """Let a task begin or end."""
+
+
 class Places(BaseCallbackHandler):
-    """Notes the node, step and path of each task of a pass."""
+    """Notes the node, step and path of each task of a pass.
+
+    It also asks `may_begin` before a task's code runs, and `may_end` when it has ended as if
+    all were well: what these raise is what the task ends with, so it is not committed.
+    """
 
     run_inline = True  # in the task that starts, before its code runs
+    raise_error = True
     ignore_llm = True
     ignore_chat_model = True
     ignore_retriever = True
@@ -32,8 +41,17 @@ class Places(BaseCallbackHandler):
     ignore_custom_event = True
     ignore_retry = True
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        may_begin: Callable[[str], None] = _no_objection,
+        may_end: Callable[[str], None] = _no_objection,
+    ) -> None:
+        self._may_begin, self._may_end = may_begin, may_end
+        self._inside: dict[UUID, str] = {}  # callback run -> namespace of its task
+        self._tasks: dict[UUID, str] = {}  # those of them that are the task itself
         self._names: dict[str, str] = {}
+        self._graphs: dict[UUID, int] = {}
+        self.counts_graphs = False  # a plain function may call several: each has its number
 
     def on_chain_start(
         self,
@@ -47,10 +65,49 @@ class Places(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Note the task that starts, by its namespace."""
-        if metadata is not None:
-            namespace = metadata.get("langgraph_checkpoint_ns")
-            if namespace is not None and namespace not in self._names:
-                self._names[namespace] = _named(metadata)
+        namespace = (metadata or {}).get("langgraph_checkpoint_ns")
+        if metadata is None or namespace is None:
+            if parent_run_id is None:
+                self._graphs[run_id] = len(self._graphs) + 1
+            return
+        graph = self._graphs.get(parent_run_id, 1) if parent_run_id and self.counts_graphs else 1
+        self.note(metadata, "" if graph == 1 else f"#{graph}/")
+        self._inside[run_id] = namespace
+        if parent_run_id is None or self._inside.get(parent_run_id) != namespace:
+            self._tasks[run_id] = namespace
+            self._may_begin(namespace)
+
+    def on_chain_end(
+        self,
+        outputs: dict[str, Any],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Ask whether a task may end, before it is committed."""
+        self._inside.pop(run_id, None)
+        namespace = self._tasks.pop(run_id, None)
+        if namespace is not None:
+            self._may_end(namespace)
+
+    def on_chain_error(
+        self,
+        error: BaseException,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Forget a task that failed."""
+        self._inside.pop(run_id, None)
+        self._tasks.pop(run_id, None)
+
+    def note(self, metadata: Mapping[str, Any], before: str = "") -> None:
+        """Note the task that this metadata is about, unless it is known."""
+        namespace = metadata.get("langgraph_checkpoint_ns")
+        if namespace is not None and namespace not in self._names:
+            self._names[namespace] = before + _named(metadata)
 
     def of(self, namespace: str) -> str:
         """Return the stable path of a task's namespace."""
@@ -65,7 +122,12 @@ class Places(BaseCallbackHandler):
         return "/".join(named)
 
 
-def _named(metadata: dict[str, Any]) -> str:
+def is_within(namespace: str, outer: str) -> bool:
+    """Whether a task is another one, or was called by it; everything is within the outside."""
+    return not outer or namespace == outer or namespace.startswith(outer + _SEPARATOR)
+
+
+def _named(metadata: Mapping[str, Any]) -> str:
     node, step = metadata.get("langgraph_node", "?"), metadata.get("langgraph_step", "?")
     sent = _send_index(metadata.get("langgraph_path", ()))
     return f"{node}@{step}{sent}"
@@ -87,16 +149,20 @@ class Here:
     path: str
     execution: tuple[str, int]  # (namespace, the node's attempt)
 
+    @property
+    def namespace(self) -> str:
+        """LangGraph's name of the task, new in each pass of steps mode; empty outside."""
+        return self.execution[0]
+
 
 def here(places: Places) -> Here:
     """Return where the calling code runs; outside of a graph it is the agent function."""
     config = var_child_runnable_config.get()
     if config is None:
         return Here(OUTSIDE, ("", 1))
-    configurable = config.get("configurable", {})
-    namespace = configurable.get("checkpoint_ns") or (config.get("metadata") or {}).get(
-        "langgraph_checkpoint_ns", ""
-    )
+    configurable, metadata = config.get("configurable", {}), config.get("metadata") or {}
+    places.note(metadata)  # should a caller have dropped the callbacks
+    namespace = configurable.get("checkpoint_ns") or metadata.get("langgraph_checkpoint_ns", "")
     if not namespace:
         return Here(OUTSIDE, ("", 1))
     runtime = configurable.get("__pregel_runtime")

@@ -6,11 +6,13 @@ the run's new status, when every step in flight has been recorded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from langgraph_durable.errors import Parked, QuestionExpired
-from langgraph_durable.runs import Question, QuestionState, Refused
+from langgraph_durable.runs import Question, QuestionState, Refused, Step
+from langgraph_durable.values import fingerprint
 
 if TYPE_CHECKING:
     from langgraph_durable.context import RunContext
@@ -19,10 +21,50 @@ EXPIRED_BY = "nobody"
 
 
 def put(ctx: RunContext, question: Question) -> NoReturn:
-    """Mark the pass as parked on a question, and end it."""
+    """Mark the pass as parked on a question, and end the task that puts it."""
     named = replace(question, id=str(ctx.services.chance.uuid()))
     ctx.state.asked.setdefault(question.key, named)
-    raise Parked(f"a question was put: {question.key}")
+    raise ctx.state.end(ctx.here(), Parked(f"a question was put: {question.key}"))
+
+
+def did_it_happen(
+    ctx: RunContext,
+    known: Step,
+    shown: Mapping[str, Any],
+    *,
+    tool: str = "",
+    role: str | None = None,
+) -> tuple[bool, Any]:
+    """Ask about a call that can't be repeated, and whose worker died while it was made.
+
+    Returns whether it happened, and its result. Each try is asked about by itself: that an
+    earlier one did not happen says nothing about the next.
+    """
+    payload = {
+        "question": "Did this call happen? A worker died while it was being made. "
+        "approve: it happened; respond: it happened, with this result; "
+        "reject: it did not happen, make it now.",
+        **shown,
+    }
+    key = f"{known.key}?outcome{known.attempts}"
+    digest = fingerprint(payload, types=ctx.services.types, where=f"question {key!r}")
+    question = ctx.journal.answer(key, digest)
+    if question is None:
+        put(
+            ctx,
+            Question(
+                id="",
+                key=key,
+                kind="outcome",
+                tool=tool,
+                payload=payload,
+                digest=digest,
+                allowed=("approve", "respond", "reject"),
+                role=role,
+            ),
+        )
+    decision = question.decision
+    return decision is None or decision.choice != "reject", decision.value if decision else None
 
 
 def answered(question: Question) -> Any:

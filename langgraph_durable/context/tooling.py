@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from langgraph_durable.context.calls import Call, begin, check_same, make_and_record, replay
-from langgraph_durable.context.questioning import expired, put
+from langgraph_durable.context.calls import (
+    Call,
+    begin,
+    check_same,
+    fly,
+    is_unsure,
+    make_and_record,
+    replay,
+)
+from langgraph_durable.context.questioning import did_it_happen, expired, put
 from langgraph_durable.errors import ToolDenied
 from langgraph_durable.policy import ToolCall, Verdict
 from langgraph_durable.runs import (
-    Decision,
     Effect,
     Question,
     QuestionState,
@@ -27,16 +34,32 @@ if TYPE_CHECKING:
     from langgraph_durable.context.places import Here
 
 
+class ToolSource(Protocol):
+    """Where tools live: a ToolHub, or what an integration makes of tools that live elsewhere."""
+
+    async def check(self, name: str, arguments: Mapping[str, Any]) -> ToolSpec:
+        """Return what is known of a tool; raises BadInput if the arguments don't fit."""
+        ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any], info: CallInfo) -> Any:
+        """Make a call that was let through."""
+        ...
+
+    async def probe(self, name: str, arguments: Mapping[str, Any], info: CallInfo) -> Any:
+        """Return the result of an earlier try, or None if it did not happen."""
+        ...
+
+
 async def call_tool(
     ctx: RunContext,
     key: str,
     tool: str,
     arguments: Mapping[str, Any],
-    retry: Retry | None,
-    timeout_seconds: float | None,
+    retry: Retry | None = None,
+    timeout_seconds: float | None = None,
+    source: ToolSource | None = None,
 ) -> Any:
     """Answer a tool step from the journal, or see it through: see `RunContext.tool`."""
-    ctx.state.gate()
     at = begin(ctx, key)
     known = ctx.journal.recorded(key)
     asked = digest(arguments)
@@ -50,9 +73,12 @@ async def call_tool(
         check_same(ctx, same, known, at)
         if known.state is StepState.RECORDED:
             return replay(ctx, known)
-    spec = await ctx.services.tools.check(tool, arguments)
-    step = _ToolStep(ctx, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds)
-    return await ctx.state.fly(step.see_through())
+    source = source or ctx.services.tools
+    spec = await source.check(tool, arguments)
+    step = _ToolStep(
+        ctx, source, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds
+    )
+    return await fly(ctx, key, step.see_through())
 
 
 def _unused() -> None:
@@ -65,6 +91,7 @@ class _ToolStep:
     def __init__(
         self,
         ctx: RunContext,
+        source: ToolSource,
         spec: ToolSpec,
         key: str,
         arguments: dict[str, Any],
@@ -74,7 +101,8 @@ class _ToolStep:
         retry: Retry | None,
         timeout_seconds: float | None,
     ) -> None:
-        self.ctx, self.spec, self.key, self.arguments = ctx, spec, key, arguments
+        self.ctx, self.source, self.spec, self.key = ctx, source, spec, key
+        self.arguments = arguments
         self.asked, self.known, self.at = asked, known, at
         self.retry, self.timeout_seconds = retry, timeout_seconds
 
@@ -82,17 +110,20 @@ class _ToolStep:
         """Judge, ask if policy asks, make sure about an earlier try, call, record."""
         verdict = self._refuse_denied()
         approval = None
-        if verdict.kind == "ask":
-            question = self._decided(verdict)
+        # a decision that was made counts, also if the rule that asked is gone meanwhile
+        question = self.ctx.journal.answer(self.key, self.asked)
+        if question is None and verdict.kind == "ask":
+            self._ask(verdict)
+        if question is not None:
             refused = _refusal(question)
             if refused is not None:
                 return await self._record(refused)
             if question.decision is not None and question.decision.arguments is not None:
                 self.arguments = dict(question.decision.arguments)
-                self._refuse_denied()  # an edit must not get past a limit
+                verdict = self._refuse_denied()  # an edit must not get past a limit
             approval = self._approval(question)
-        if self._is_unsure():
-            happened, value = await self._outcome(verdict)
+        if is_unsure(self.known, self.spec.effect):
+            happened, value = await self._outcome(self.known, verdict)
             if happened:
                 return await self._record(value)
         return await self._call(verdict, approval)
@@ -117,27 +148,24 @@ class _ToolStep:
             )
         )
 
-    def _decided(self, verdict: Verdict) -> Question:
-        """Return the answer to "may this call be made?", or end the pass with the question."""
-        question = self.ctx.journal.answer(self.key, self.asked)
-        if question is None:
-            put(
-                self.ctx,
-                Question(
-                    id="",
-                    key=self.key,
-                    kind="tool",
-                    tool=self.spec.full_name,
-                    payload=self.arguments,
-                    digest=self.asked,
-                    allowed=("approve", "reject", "edit"),
-                    role=verdict.approver_role,
-                    schema=self.spec.schema,
-                    expires_in_seconds=verdict.expires_in_seconds,
-                    on_expiry=verdict.on_expiry,
-                ),
-            )
-        return question
+    def _ask(self, verdict: Verdict) -> NoReturn:
+        """End the pass with the question "may this call be made?"."""
+        put(
+            self.ctx,
+            Question(
+                id="",
+                key=self.key,
+                kind="tool",
+                tool=self.spec.full_name,
+                payload=self.arguments,
+                digest=self.asked,
+                allowed=("approve", "reject", "edit"),
+                role=verdict.approver_role,
+                schema=self.spec.schema,
+                expires_in_seconds=verdict.expires_in_seconds,
+                on_expiry=verdict.on_expiry,
+            ),
+        )
 
     def _approval(self, question: Question) -> Approval:
         return Approval(
@@ -149,46 +177,19 @@ class _ToolStep:
             digest=digest(self.arguments),
         )
 
-    def _is_unsure(self) -> bool:
-        """Whether an earlier try of a call that can't be repeated may have happened."""
-        begun = self.known is not None and self.known.state is StepState.INTENT
-        return begun and self.spec.effect is Effect.ONCE
-
-    async def _outcome(self, verdict: Verdict) -> tuple[bool, Any]:
+    async def _outcome(self, known: Step, verdict: Verdict) -> tuple[bool, Any]:
         """Find out whether the earlier try happened: by the tool's probe, else by asking."""
-        hub, name = self.ctx.services.tools, self.spec.full_name
+        name = self.spec.full_name
         if self.spec.probe is not None:
-            found = await hub.probe(name, self.arguments, self._info(verdict, None))
+            found = await self.source.probe(name, self.arguments, self._info(verdict, None))
             return found is not None, found
-        key = f"{self.key}?outcome"
-        question = self.ctx.journal.answer(key, self.asked)
-        if question is None:
-            put(
-                self.ctx,
-                Question(
-                    id="",
-                    key=key,
-                    kind="outcome",
-                    tool=name,
-                    payload={
-                        "question": "Did this call happen? A worker died while it was being made. "
-                        "approve: it happened; respond: it happened, with this result; "
-                        "reject: it did not happen, make it now.",
-                        "tool": name,
-                        "arguments": self.arguments,
-                    },
-                    digest=self.asked,
-                    allowed=("approve", "respond", "reject"),
-                    role=verdict.approver_role,
-                ),
-            )
-        decision = question.decision or Decision.approve("nobody")
-        return decision.choice != "reject", decision.value
+        shown = {"tool": name, "arguments": self.arguments}
+        return did_it_happen(self.ctx, known, shown, tool=name, role=verdict.approver_role)
 
     async def _call(self, verdict: Verdict, approval: Approval | None) -> Any:
         async def make() -> Any:
-            hub, name = self.ctx.services.tools, self.spec.full_name
-            return await hub.call(name, self.arguments, self._info(verdict, approval))
+            info = self._info(verdict, approval)
+            return await self.source.call(self.spec.full_name, self.arguments, info)
 
         return await self._make(make, self.spec.effect, approval)
 
@@ -215,6 +216,8 @@ class _ToolStep:
 
     def _info(self, verdict: Verdict, approval: Approval | None) -> CallInfo:
         ctx = self.ctx
+        latest = ctx.journal.recorded(self.key)  # a write's intent counts this very try
+        begun = latest is not None and latest.state is StepState.INTENT
         return CallInfo(
             run_id=ctx.run_id,
             tenant=ctx.tenant,
@@ -222,7 +225,7 @@ class _ToolStep:
             key=self.key,
             idempotency_key=ctx.idempotency_key(self.key),
             fencing_token=ctx.epoch,
-            attempt=1 + (self.known.attempts if self.known else 0),
+            attempt=(latest.attempts if latest else 0) + (not begun),
             approval=approval,
             verdict=verdict,
         )

@@ -8,11 +8,9 @@ timer, an error worth another attempt, a drain, the end.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from langgraph.errors import GraphBubbleUp
 
 from langgraph_durable.agents import Agent
 from langgraph_durable.checkpoint import Savers
@@ -21,15 +19,18 @@ from langgraph_durable.errors import (
     BadInput,
     CodeChanged,
     DuplicateKey,
+    LeaseLost,
     NonDeterminismError,
     PassEnded,
     QuestionExpired,
     QuestionSwallowed,
+    StepConflict,
     ToolDenied,
 )
 from langgraph_durable.modes import graph as graph_mode
 from langgraph_durable.modes import steps as steps_mode
 from langgraph_durable.modes.ending import Ending
+from langgraph_durable.modes.interrupts import is_answered, untaken_answer
 from langgraph_durable.runs import (
     Asked,
     Broke,
@@ -40,6 +41,7 @@ from langgraph_durable.runs import (
     Question,
     Retried,
     Slept,
+    StepState,
 )
 from langgraph_durable.values import clean_text
 
@@ -76,18 +78,18 @@ async def drive(agent: Agent, ctx: RunContext, passage: Passage) -> Outcome:
     error: BaseException | None = None
     try:
         ending = await _run(agent, ctx, passage)
-    except GraphBubbleUp as unwound:
-        error = unwound if isinstance(unwound, PassEnded) else None
     except Exception as raised:
         error = raised
     finally:
+        ctx.state.closed = True
         ctx.leave(token)
     await ctx.state.land()
-    return _outcome(ctx, ending, error)
+    return _outcome(ctx, ending, error, passage.questions)
 
 
 async def _run(agent: Agent, ctx: RunContext, passage: Passage) -> Ending:
     if agent.function is not None:
+        ctx.state.places.counts_graphs = True
         return Ending(value=await agent.function(ctx, ctx.run.input))
     if agent.mode == "graph":
         if passage.savers is None:
@@ -96,10 +98,17 @@ async def _run(agent: Agent, ctx: RunContext, passage: Passage) -> Ending:
     return await steps_mode.run(agent, ctx, passage.questions)
 
 
-def _outcome(ctx: RunContext, ending: Ending | None, error: BaseException | None) -> Outcome:
+def _outcome(
+    ctx: RunContext,
+    ending: Ending | None,
+    error: BaseException | None,
+    past: Sequence[Question],
+) -> Outcome:
     state = ctx.state
     if state.lost is not None:
         raise state.lost
+    if isinstance(error, LeaseLost | StepConflict):
+        raise error  # a fenced checkpoint noticed it first
     if state.cancelling:
         return Cancelled()
     if isinstance(error, INCURABLE):
@@ -115,7 +124,20 @@ def _outcome(ctx: RunContext, ending: Ending | None, error: BaseException | None
         return Retried(failure(error), progressed=getattr(ctx.journal, "progressed", False))
     if state.draining or ending is None or ending.drained:
         return Drained()
+    untaken = _untaken(ctx, past)
+    if untaken is not None:
+        return Broke(failure(untaken_answer(ctx.agent, untaken)))
     return Done(ending.text(ctx))
+
+
+def _untaken(ctx: RunContext, past: Sequence[Question]) -> Question | None:
+    """Return a question whose answer no step took: the code that asked it is gone (H-07)."""
+    for question in past:
+        if question.kind in ("ask", "tool") and is_answered(question):
+            step = ctx.journal.recorded(question.key)
+            if step is None or step.state is StepState.ASKING:
+                return question
+    return None
 
 
 def failure(error: BaseException, reason: str = "") -> Mapping[str, Any]:

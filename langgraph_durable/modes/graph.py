@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.constants import START
 from langgraph.errors import GraphDrained
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
@@ -23,17 +25,17 @@ from langgraph_durable.context import RunContext
 from langgraph_durable.errors import CodeChanged, DurableError, QuestionSwallowed
 from langgraph_durable.modes.ending import Ending
 from langgraph_durable.modes.interrupts import (
-    PayloadChanged,
-    Put,
     Watch,
     is_answered,
     latest,
     question_of,
     unsurfaced,
+    untaken_answer,
     value_for_graph,
     watching,
 )
 from langgraph_durable.modes.nodes import missing_node
+from langgraph_durable.modes.values import context_for, output_of, settled_input
 from langgraph_durable.runs import Question
 from langgraph_durable.values import fingerprint
 
@@ -62,9 +64,10 @@ def thread_id(ctx: RunContext) -> str:
     """Return the thread's id in LangGraph's tables.
 
     It names tenant and agent, so that a thread id that belongs to another tenant, or to
-    another graph, is simply another thread.
+    another graph, is simply another thread. A slash in a name is escaped: otherwise thread
+    "c/d" of agent "b" would be thread "d" of agent "c" of a tenant called "a/b".
     """
-    return f"{ctx.tenant}/{ctx.agent}/{ctx.thread}"
+    return "/".join(quote(name, safe=" :") for name in (ctx.tenant, ctx.agent, ctx.thread))
 
 
 class _Passage:
@@ -81,9 +84,10 @@ class _Passage:
         self.agent, self.ctx, self.graph, self.saver = agent, ctx, graph, saver
         self.questions = latest(questions)
         self.past = questions
-        self.watch = Watch(ctx.state.places, ctx.services.types)
+        self.watch = Watch(ctx.state, ctx.services.types)
+        self.watch.digests = {id_: question.digest for id_, question in self.questions.items()}
+        self.fed: set[str] = set()  # interrupt ids whose answers LangGraph was given
         self.config: Any = {
-            "callbacks": [ctx.state.places],
             # our id in the metadata: LangGraph ignores an input that is given twice under it
             "metadata": {"run_id": ctx.run_id},
             "configurable": {"thread_id": thread_id(ctx), "__pregel_strict_resume": True},
@@ -93,15 +97,36 @@ class _Passage:
         """Read where the graph stands, deliver what was decided, run, and read what came out."""
         state = await self.graph.aget_state(self.config, subgraphs=True)
         if not self._is_ours(state):
-            return await self._invoke(self.ctx.run.input, {})
+            return await self._rounds(settled_input(self.graph, state.values, self.ctx.run.input))
         await self._refuse_changed_code(state)
         if not state.next and not state.interrupts:
-            return Ending(value=self._output(state))  # it had ended, and the record was lost
-        answers = self._answers(state.interrupts)
-        go_on: Command[Any] | None = Command(resume=answers) if answers else None
-        if go_on is None and self._stands_at_breakpoint(state) and not self._may_pass(state):
+            return Ending(value=self._output(state.values))  # it had ended; the record was lost
+        go_on = self._resume(self._answers(state.interrupts))
+        if go_on is None and await self._waits_at_breakpoint(state):
             return Ending(asked=(self._breakpoint(state),))
-        return await self._invoke(go_on, answers)
+        return await self._rounds(go_on)
+
+    async def _rounds(self, given: Any) -> Ending:
+        """Run; a question that comes out and has an answer gets it, in another round.
+
+        So it is when the pause was lost on the way to LangGraph's store: the question was
+        put and answered, and LangGraph asks it again under the same id.
+        """
+        while True:
+            try:
+                result = await self._invoke(given)
+            except GraphDrained:
+                return Ending(drained=True)
+            answers = self._answers(self._shown_before(result.interrupts))
+            if not answers:
+                break
+            given = self._resume(answers)
+            self.ctx.state.next_round()
+            self.watch.put.clear()
+        self._check(result.interrupts)
+        if result.interrupts:
+            return Ending(asked=self._asked())
+        return await self._ended()
 
     def _is_ours(self, state: StateSnapshot) -> bool:
         return (state.metadata or {}).get("run_id") == self.ctx.run_id
@@ -117,82 +142,101 @@ class _Passage:
 
     def _answers(self, pending: Iterable[Interrupt]) -> dict[str, Any]:
         answers = {}
-        digests = {}
         for interrupt_ in pending:
             question = self.questions.get(interrupt_.id)
-            if question is not None and is_answered(question):
+            if question is not None and is_answered(question) and interrupt_.id not in self.fed:
                 answers[interrupt_.id] = value_for_graph(question)
-                digests[interrupt_.id] = question.digest
-        self.watch.expect(digests)
+        self.fed |= answers.keys()
         return answers
 
-    async def _invoke(self, given: Any, answers: Mapping[str, Any]) -> Ending:
+    def _shown_before(self, surfaced: Iterable[Interrupt]) -> Iterable[Interrupt]:
+        """Return the interrupts that show what their questions showed."""
+        for interrupt_ in surfaced:
+            put, question = self.watch.surfaced(interrupt_), self.questions.get(interrupt_.id)
+            if put is not None and question is not None and put.digest == question.digest:
+                yield interrupt_
+
+    @staticmethod
+    def _resume(answers: dict[str, Any]) -> Command[Any] | None:
+        return Command(resume=answers) if answers else None
+
+    async def _invoke(self, given: Any) -> Any:
         control = RunControl()
         self.ctx.state.on_drain(control.request_drain)
         try:
-            result = await self.graph.ainvoke(
+            return await self.graph.ainvoke(
                 given,
                 self.config,
-                context=self.agent.context if self.agent.context is not None else self.ctx,
+                context=context_for(self.agent, self.ctx),
                 durability="sync",
                 control=control,
                 version="v2",
             )
-        except PayloadChanged:
-            return Ending(asked=self._asked(self.watch.changed.values()))
-        except GraphDrained:
-            return Ending(drained=True)
         except Exception:
             # an interrupt of a sibling is not in what came out, but it was put all the same
-            if self.ctx.state.is_parked:
-                for question in self._asked(self.watch.put.values()):
-                    self.ctx.state.asked.setdefault(question.key, question)
+            for question in self._asked():
+                self.ctx.state.asked.setdefault(question.key, question)
             raise
-        self._check(result.interrupts, answers)
-        if result.interrupts:
-            return Ending(asked=self._asked(self.watch.put.values()))
-        return await self._ended(result.value)
 
-    def _check(self, surfaced: Iterable[Interrupt], answers: Mapping[str, Any]) -> None:
+    def _check(self, surfaced: Iterable[Interrupt]) -> None:
         swallowed = unsurfaced(self.watch, surfaced)
-        if swallowed and not self.ctx.state.is_parked:
+        if swallowed:
             raise QuestionSwallowed(swallowed[0].path)
-        undelivered = answers.keys() - self.watch.answered - {i.id for i in surfaced}
-        if undelivered:
-            key = self.questions[min(undelivered)].key
-            raise CodeChanged(
-                self.ctx.agent,
-                f"call of interrupt() for {key!r}",
-                "its answer was handed to the graph and nothing took it.",
-            )
+        untaken = self.fed - self.watch.reached
+        if untaken:
+            raise untaken_answer(self.ctx.agent, self.questions[min(untaken)])
 
-    async def _ended(self, value: Any) -> Ending:
+    async def _ended(self) -> Ending:
         """An empty list of interrupts proves nothing: the graph must have reached its end."""
         state = await self.graph.aget_state(self.config, subgraphs=True)
         if not state.next:
             await self._refuse_changed_code(state)
-            return Ending(value=value)
-        if self._stands_at_breakpoint(state):
+            return Ending(value=self._output(state.values))
+        if self._has_breakpoints():
             return Ending(asked=(self._breakpoint(state),))
         raise DurableError(f"the graph returned, but {', '.join(state.next)} should run next")
 
-    def _output(self, state: StateSnapshot) -> Any:
+    def _output(self, values: Any) -> Any:
+        """Return the graph's output as `ainvoke` does, from the state that is stored."""
         keys = self.graph.output_channels
+        if not isinstance(values, Mapping):
+            return values
         if isinstance(keys, str):
-            return state.values.get(keys) if isinstance(state.values, Mapping) else state.values
-        if not isinstance(state.values, Mapping):
-            return state.values
-        return {key: state.values[key] for key in keys if key in state.values}
+            return values.get(keys)
+        return output_of(self.graph, {key: values[key] for key in keys if key in values})
 
-    def _asked(self, puts: Iterable[Put]) -> tuple[Question, ...]:
-        new_id = self.ctx.services.chance.uuid
-        return tuple(question_of(put, str(new_id())) for put in puts)
+    def _asked(self) -> tuple[Question, ...]:
+        """Return what was put and has no answer yet, as questions."""
+        asked: dict[str, Question] = {}
+        for put in self.watch.put:
+            known = self.questions.get(put.id)
+            if known is None or not is_answered(known) or known.digest != put.digest:
+                asked.setdefault(put.id, question_of(put, str(self.ctx.services.chance.uuid())))
+        return tuple(asked.values())
 
     # --- interrupt_before and interrupt_after ------------------------------------------
 
-    def _stands_at_breakpoint(self, state: StateSnapshot) -> bool:
-        static = self.graph.interrupt_before_nodes or self.graph.interrupt_after_nodes
-        return bool(static) and bool(state.next) and not state.interrupts
+    def _has_breakpoints(self) -> bool:
+        return bool(self.graph.interrupt_before_nodes or self.graph.interrupt_after_nodes)
+
+    async def _waits_at_breakpoint(self, state: StateSnapshot) -> bool:
+        """Whether the graph stopped at a breakpoint that nobody has let it pass yet."""
+        if not self._has_breakpoints() or state.interrupts:
+            return False
+        key = self._breakpoint_key(state)
+        if any(question.key == key and is_answered(question) for question in self.past):
+            return False
+        return await self._is_at_rest(state)
+
+    async def _is_at_rest(self, state: StateSnapshot) -> bool:
+        """Whether a breakpoint is here, or the run just died here."""
+        if _names_one(self.graph.interrupt_before_nodes, state.next):
+            return True
+        if not self.graph.interrupt_after_nodes or state.parent_config is None:
+            return False
+        before = await self.graph.aget_state(state.parent_config)
+        done = [task.name for task in before.tasks]
+        return _names_one(self.graph.interrupt_after_nodes, done)
 
     def _breakpoint(self, state: StateSnapshot) -> Question:
         payload = {"next": list(state.next)}
@@ -208,13 +252,6 @@ class _Passage:
     def _breakpoint_key(self, state: StateSnapshot) -> str:
         return f"breakpoint:{(state.metadata or {}).get('step', 0)}"
 
-    def _may_pass(self, state: StateSnapshot) -> bool:
-        """Whether this breakpoint was approved, or isn't one (the run just died here)."""
-        mine = [q for q in self.past if q.key == self._breakpoint_key(state)]
-        return not self._is_at_rest(state) or any(is_answered(q) for q in mine)
 
-    def _is_at_rest(self, state: StateSnapshot) -> bool:
-        before, after = self.graph.interrupt_before_nodes, self.graph.interrupt_after_nodes
-        if before == "*" or after == "*" or after:
-            return True
-        return any(name in before for name in state.next)
+def _names_one(nodes: Any, names: Iterable[str]) -> bool:
+    return any(nodes == "*" or name in nodes for name in names if name != START)

@@ -3,7 +3,8 @@
 LangGraph hands answers out by position: the n-th `interrupt()` of a task gets its n-th
 answer, whatever it asks this time. So a payload that differs on resume would be executed on
 an approval of another one. And an `except` around `interrupt()` hides that anything was
-asked. Neither can be seen from outside: this module watches the call itself.
+asked. Neither can be seen from outside: this module watches the call itself, and a call
+gets the answer to the payload that it shows, or none.
 
 The watch hangs on a private name: `interrupt()` takes its position from
 `LazyAtomicCounter.__call__`. A test pins that, so an upgrade that moves it is seen.
@@ -12,6 +13,7 @@ The watch hangs on a private name: `interrupt()` takes its position from
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,28 +21,30 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from langgraph._internal._constants import CONFIG_KEY_CHECKPOINT_NS as CHECKPOINT_NS
+from langgraph._internal._constants import CONFIG_KEY_SCRATCHPAD as SCRATCHPAD
+from langgraph._internal._constants import CONFIG_KEY_SEND as SEND
+from langgraph._internal._constants import RESUME
 from langgraph.pregel._algo import LazyAtomicCounter
 from langgraph.types import Interrupt, interrupt
 from pydantic import TypeAdapter
 from xxhash import xxh3_128_hexdigest
 
-from langgraph_durable.context import Places
-from langgraph_durable.errors import PassEnded, QuestionExpired
-from langgraph_durable.runs import Choice, Question, QuestionState, Refused
+from langgraph_durable.context import PassState
+from langgraph_durable.errors import CodeChanged, QuestionExpired
+from langgraph_durable.modes import human_in_the_loop
+from langgraph_durable.runs import Choice, Decision, Question, QuestionState, Refused
 from langgraph_durable.values import Types, fingerprint
-
-
-class PayloadChanged(PassEnded):
-    """A node asks something else than what its answer was given for: it is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """An `interrupt()` that was called and had no answer (or one for another payload)."""
+    """An `interrupt()` that was called and has no answer."""
 
-    id: str
+    id: str  # LangGraph's
     path: str
-    position: int  # which question of its task
+    slot: int  # which answer of its task it waits for
+    occurrence: int  # how many of the task's answers are for the very same payload
     payload: Any
     digest: str
     schema: Mapping[str, Any] | None
@@ -48,57 +52,65 @@ class Put:
     @property
     def key(self) -> str:
         """The question's stable name in the run."""
-        return f"{self.path}#{self.position}"
+        return f"{self.path}#{self.slot}"
 
 
 @dataclass(slots=True)
 class Watch:
-    """Sees each `interrupt()` of a pass."""
+    """Sees each `interrupt()` of a pass, and gives it the answer to its own question.
 
-    places: Places
+    A task's answers lie in slots, in the order in which they were given. `digests` says for
+    which payload each was given; a call takes the first free slot of its payload.
+    """
+
+    state: PassState
     types: Types
-    expected: dict[str, str] = field(default_factory=dict)  # interrupt id -> digest answered
-    put: dict[str, Put] = field(default_factory=dict)  # by interrupt id
-    changed: dict[str, Put] = field(default_factory=dict)
-    answered: set[str] = field(default_factory=set)
+    digests: dict[str, str] = field(default_factory=dict)  # interrupt id -> payload answered
+    put: list[Put] = field(default_factory=list)
+    reached: set[str] = field(default_factory=set)  # ids whose task asked again in this pass
+    taken: set[str] = field(default_factory=set)  # ids whose answer was handed out
+    _slots: dict[LazyAtomicCounter, set[int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def expect(self, digests: Mapping[str, str]) -> None:
-        """Begin a round: these interrupts have answers, each for one payload."""
-        self.expected.update(digests)
-        self.put.clear()
-
-    def see(self, position: int, frame: FrameType) -> None:
-        """Take note of a call of `interrupt()`, before it answers or asks.
+    def see(self, counter: LazyAtomicCounter, frame: FrameType) -> int:
+        """Return the slot of a call of `interrupt()`; beyond the last one, it asks.
 
         Raises:
-            PayloadChanged: its answer was given for another payload.
             NotEncodable: the payload can't be shown to a person.
         """
         local = frame.f_locals
-        conf = local["conf"]
-        namespace, scratchpad = conf["checkpoint_ns"], conf["__pregel_scratchpad"]
-        seen = Put(
-            id=interrupt_id(namespace, position),
-            path=self.places.of(namespace),
-            position=position,
-            payload=local["value"],
-            digest=fingerprint(
-                local["value"], types=self.types, where="the payload of interrupt()"
-            ),
-            schema=_json_schema(local["response_schema"]),
-        )
-        if position >= len(scratchpad.resume):
-            self.put[seen.id] = seen
-            return
-        self.answered.add(seen.id)
-        if self.expected.get(seen.id, seen.digest) != seen.digest:
-            self.changed[seen.id] = seen
-            raise PayloadChanged(f"the question of {seen.path} changed since it was answered")
+        conf, payload = local["conf"], local["value"]
+        namespace, answers = conf[CHECKPOINT_NS], conf[SCRATCHPAD].resume
+        digest = fingerprint(payload, types=self.types, where="the payload of interrupt()")
+        ids = [interrupt_id(namespace, slot) for slot in range(len(answers))]
+        with self._lock:  # sync tools of one task call from several threads
+            self.reached.update(ids)
+            used = self._slots.setdefault(counter, set())
+            same = [i for i, id_ in enumerate(ids) if self.digests.get(id_, digest) == digest]
+            free = [slot for slot in same if slot not in used]
+            if free:
+                used.add(free[0])
+                self.taken.add(ids[free[0]])
+                return free[0]
+            path = self.state.places.of(namespace)
+            schema = _json_schema(local["response_schema"])
+            id_ = interrupt_id(namespace, len(answers))
+            self.put.append(Put(id_, path, len(answers), len(same), payload, digest, schema))
+        self.state.interrupted(namespace, path)
+        if answers:  # all of them, whichever slots this execution came by
+            conf[SEND]([(RESUME, list(answers))])
+        return len(answers)
+
+    def surfaced(self, interrupt_: Interrupt) -> Put | None:
+        """Return what put an interrupt that came out of the graph."""
+        same = [put for put in self.put if put.id == interrupt_.id]
+        shown = [put for put in same if put.payload is interrupt_.value]
+        return next(iter(shown or same), None)
 
 
-def interrupt_id(namespace: str, position: int) -> str:
-    """Return LangGraph's id of the n-th interrupt of a task (private rule, pinned by a test)."""
-    name = f"{namespace}|{position}" if position else namespace
+def interrupt_id(namespace: str, slot: int) -> str:
+    """Return LangGraph's id of a task's n-th question (private rule, pinned by a test)."""
+    name = f"{namespace}|{slot}" if slot else namespace
     return xxh3_128_hexdigest(name.encode())
 
 
@@ -125,13 +137,11 @@ def _install() -> None:
     count = LazyAtomicCounter.__call__
 
     def counted(self: LazyAtomicCounter) -> int:
-        position = count(self)
         watch = _watch.get()
-        if watch is not None:
-            caller = sys._getframe(1)
-            if caller.f_code is interrupt.__code__:
-                watch.see(position, caller)
-        return position
+        caller = sys._getframe(1)
+        if watch is not None and caller.f_code is interrupt.__code__:
+            return watch.see(self, caller)
+        return count(self)
 
     LazyAtomicCounter.__call__ = counted  # type: ignore[method-assign]
 
@@ -144,7 +154,8 @@ _install()
 
 def question_of(put: Put, question_id: str) -> Question:
     """Return the question that shows an interrupt to people."""
-    allowed: tuple[Choice, ...] = ("respond", "approve", "reject", "edit")
+    anything: tuple[Choice, ...] = ("respond", "approve", "reject", "edit")
+    allowed = human_in_the_loop.choices(put.payload, put.schema) or anything
     return Question(
         id=question_id,
         key=put.key,
@@ -160,12 +171,22 @@ def question_of(put: Put, question_id: str) -> Question:
 def unsurfaced(watch: Watch, surfaced: Iterable[Interrupt]) -> list[Put]:
     """Return the interrupts that were put but did not come out of the graph: swallowed."""
     ids = {interrupt_.id for interrupt_ in surfaced}
-    return [put for put in watch.put.values() if put.id not in ids]
+    return [put for put in watch.put if put.id not in ids]
 
 
 def latest(questions: Sequence[Question]) -> dict[str, Question]:
     """Return the last question of each interrupt id: one asked again replaces the earlier."""
-    return {q.interrupt_id: q for q in questions if q.interrupt_id is not None}
+    live = [q for q in questions if q.state is not QuestionState.CLOSED]
+    return {q.interrupt_id: q for q in live if q.interrupt_id is not None}
+
+
+def untaken_answer(agent: str, question: Question) -> CodeChanged:
+    """Return the error of a run that ends while nothing took the answer to its question."""
+    return CodeChanged(
+        agent,
+        f"code that asks {question.key!r}",
+        "the question was answered, and nothing took the answer.",
+    )
 
 
 def is_answered(question: Question) -> bool:
@@ -177,8 +198,8 @@ def value_for_graph(question: Question) -> Any:
     """Return what `interrupt()` returns for a decision.
 
     `respond` gives its value as it is, also None, False and {}. The others give a dict:
-    `{"choice", "by", "reason", "arguments"}`. An expired question gives its default, or
-    for `on_expiry="reject"` a rejection by nobody.
+    `{"choice", "by", "reason", "arguments"}`, and to LangChain's middleware what it wants. An
+    expired question gives its default, or for `on_expiry="reject"` a rejection by nobody.
 
     Raises:
         QuestionExpired: nobody answered in time, and the question was declared to fail.
@@ -188,9 +209,16 @@ def value_for_graph(question: Question) -> Any:
             return question.default
         if question.on_expiry == "reject":
             gone = Refused("", "nobody", expired=True)
+            refusal = Decision.reject(gone.by, str(gone))
+            in_kind = human_in_the_loop.answer_in_kind(question.payload, refusal)
+            if in_kind is not None:
+                return in_kind
             return {"choice": "reject", "by": gone.by, "reason": str(gone), "expired": True}
         raise QuestionExpired(question.key)
     decision = question.decision
+    in_kind = decision and human_in_the_loop.answer_in_kind(question.payload, decision)
+    if in_kind is not None:
+        return in_kind
     if decision is None or decision.choice == "respond":
         return None if decision is None else decision.value
     given = {"choice": decision.choice, "by": decision.by, "reason": decision.reason}

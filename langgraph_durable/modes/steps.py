@@ -19,18 +19,20 @@ from langgraph.types import Command, Interrupt
 
 from langgraph_durable.agents import Agent
 from langgraph_durable.context import RunContext
-from langgraph_durable.errors import DurableError, QuestionSwallowed
+from langgraph_durable.errors import CodeChanged, DurableError, QuestionSwallowed
 from langgraph_durable.modes.ending import Ending
 from langgraph_durable.modes.interrupts import (
-    PayloadChanged,
     Put,
     Watch,
     is_answered,
     question_of,
     unsurfaced,
+    untaken_answer,
     value_for_graph,
     watching,
 )
+from langgraph_durable.modes.nodes import asked_from
+from langgraph_durable.modes.values import context_for
 from langgraph_durable.runs import Question
 
 
@@ -38,16 +40,23 @@ class LiveCopies:
     """A serializer that keeps Python objects: copied in and out, never turned to bytes.
 
     The saver lives for one pass, in memory. Copies keep a node that changes its state in
-    place from changing what the next round starts from.
+    place from changing what the next round starts from; what can't be copied is shared.
     """
 
     def dumps_typed(self, obj: Any) -> tuple[str, Any]:
         """Return a copy."""
-        return "live", copy.deepcopy(obj)
+        return "live", _copied(obj)
 
     def loads_typed(self, data: tuple[str, Any]) -> Any:
         """Return a copy of the copy."""
-        return copy.deepcopy(data[1])
+        return _copied(data[1])
+
+
+def _copied(obj: Any) -> Any:
+    try:
+        return copy.deepcopy(obj)
+    except Exception:  # a client, a lock: whatever its own __deepcopy__ raises
+        return obj
 
 
 async def run(agent: Agent, ctx: RunContext, questions: Sequence[Question]) -> Ending:
@@ -55,6 +64,7 @@ async def run(agent: Agent, ctx: RunContext, questions: Sequence[Question]) -> E
 
     Raises:
         PassEnded: the run waits, is handed back, or its lease is lost.
+        CodeChanged: a question was answered, and the code that asked it is gone.
         QuestionSwallowed: an `except` caught a pause, and the graph went on.
     """
     passage = _Passage(agent, ctx, questions)
@@ -69,34 +79,54 @@ class _Passage:
         if agent.graph is None:
             raise DurableError(f"agent {agent.name!r} has no graph")
         self.agent, self.ctx = agent, ctx
-        self.watch = Watch(ctx.state.places, ctx.services.types)
-        asked_before = any(question.kind == "interrupt" for question in questions)
-        self.graph = agent.graph.copy({"checkpointer": _memory() if asked_before else None})
-        self.can_resume = asked_before
+        self.watch = Watch(ctx.state, ctx.services.types)
+        self.past = [q for q in questions if q.kind == "interrupt"]
+        self.answers: dict[tuple[str, str], list[Question]] = {}  # (path, digest) -> in order
+        for question in self.past:
+            if is_answered(question):
+                self.answers.setdefault((_path(question), question.digest), []).append(question)
+        self.graph = agent.graph.copy({"checkpointer": _memory() if self.past else None})
+        self.taken: set[str] = set()  # paths of questions whose answers were taken
 
     async def go(self) -> Ending:
         """Run rounds until the graph ends or a question has no answer."""
+        self._refuse_changed_code()
         given: Any = self.ctx.run.input
-        fed: set[str] = set()
         while True:
+            self.watch.put.clear()
             try:
                 result = await self._invoke(given)
-            except PayloadChanged:
-                return Ending(asked=self._asked(self.watch.changed.values()))
             except GraphDrained:
                 return Ending(drained=True)
-            self._check(result.interrupts)
+            swallowed = unsurfaced(self.watch, result.interrupts)
+            if swallowed:
+                raise QuestionSwallowed(swallowed[0].path)
             if not result.interrupts:
+                self._refuse_untaken()
                 return Ending(value=result.value)
             answers = self._answers(result.interrupts)
-            if not answers.keys() - fed:
+            if not answers:
                 return self._parked()
-            fed |= answers.keys()
             given = Command(resume=answers)
-            self.ctx.state.round += 1
+            self.ctx.state.next_round()
+
+    def _refuse_changed_code(self) -> None:
+        for path, _ in self.answers:
+            missing = asked_from(self.graph, path)
+            if missing is not None:
+                raise CodeChanged(
+                    self.ctx.agent,
+                    f"node {missing!r}",
+                    "it asked a question, and nothing would take the answer.",
+                )
+
+    def _refuse_untaken(self) -> None:
+        for (path, _), questions in self.answers.items():
+            if path not in self.taken:
+                raise untaken_answer(self.ctx.agent, questions[-1])
 
     def _parked(self) -> Ending:
-        asked = self._asked(self.watch.put.values())
+        asked = self._asked()
         if not asked:
             raise DurableError("the graph asks again for what was answered; it can't go on")
         return Ending(asked=asked)
@@ -104,47 +134,50 @@ class _Passage:
     async def _invoke(self, given: Any) -> Any:
         control = RunControl()
         self.ctx.state.on_drain(control.request_drain)
-        self.watch.put.clear()
         try:
             return await self.graph.ainvoke(
                 given,
                 {
-                    "callbacks": [self.ctx.state.places],
                     "configurable": {"thread_id": self.ctx.run_id, "__pregel_strict_resume": True},
                 },
-                context=self.agent.context if self.agent.context is not None else self.ctx,
-                durability="exit" if self.can_resume else None,
+                context=context_for(self.agent, self.ctx),
+                durability="exit" if self.past else None,
                 control=control,
                 version="v2",
             )
         except Exception:
             # an interrupt of a sibling is not in what came out, but it was put all the same
-            if self.ctx.state.is_parked:
-                for question in self._asked(self.watch.put.values()):
-                    self.ctx.state.asked.setdefault(question.key, question)
+            for question in self._asked():
+                self.ctx.state.asked.setdefault(question.key, question)
             raise
 
-    def _check(self, interrupts: Iterable[Interrupt]) -> None:
-        swallowed = unsurfaced(self.watch, interrupts)
-        if swallowed and not self.ctx.state.is_parked:
-            raise QuestionSwallowed(swallowed[0].path)
-
     def _answers(self, interrupts: Iterable[Interrupt]) -> dict[str, Any]:
-        if not self.can_resume:
-            return {}
         answers = {}
         for interrupt_ in interrupts:
-            put = self.watch.put.get(interrupt_.id)
-            question = put and self.ctx.journal.answer(put.key, put.digest)
-            if put and question and is_answered(question):
+            put = self.watch.surfaced(interrupt_)
+            question = put and self._answer(put)
+            if put and question:
                 answers[put.id] = value_for_graph(question)
-                self.watch.expected[put.id] = put.digest
+                self.watch.digests[put.id] = put.digest
+                self.taken.add(put.path)
         return answers
 
-    def _asked(self, puts: Iterable[Put]) -> tuple[Question, ...]:
-        new_id = self.ctx.services.chance.uuid
-        unanswered = [p for p in puts if self.ctx.journal.answer(p.key, p.digest) is None]
-        return tuple(question_of(put, str(new_id())) for put in unanswered)
+    def _answer(self, put: Put) -> Question | None:
+        """Return the answer to a question: the n-th of its place and payload to the n-th."""
+        given = self.answers.get((put.path, put.digest), [])
+        return given[put.occurrence] if put.occurrence < len(given) else None
+
+    def _asked(self) -> tuple[Question, ...]:
+        """Return what was put and has no answer yet, as questions."""
+        asked: dict[str, Question] = {}
+        for put in self.watch.put:
+            if self._answer(put) is None:
+                asked.setdefault(put.id, question_of(put, str(self.ctx.services.chance.uuid())))
+        return tuple(asked.values())
+
+
+def _path(question: Question) -> str:
+    return question.key.rpartition("#")[0]
 
 
 def _memory() -> InMemorySaver:

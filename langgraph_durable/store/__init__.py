@@ -15,11 +15,19 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from langgraph_durable.clock import Clock
 from langgraph_durable.errors import (
+    BadInput,
     Conflict,
     DurableError,
     IllegalMove,
@@ -48,8 +56,9 @@ from langgraph_durable.runs import (
     Status,
     Step,
 )
-from langgraph_durable.store import events, questions, queue, rows, schema, steps
+from langgraph_durable.store import events, keys, questions, queue, rows, schema, steps
 from langgraph_durable.store.engine import open_engine, prepare
+from langgraph_durable.store.keys import ApiKey, NewKey
 from langgraph_durable.store.locks import lock
 from langgraph_durable.store.migrate import check_schema, upgrade
 from langgraph_durable.store.questions import Inbox
@@ -58,7 +67,7 @@ from langgraph_durable.store.rows import Codec
 from langgraph_durable.store.steps import Write
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.store.wakeups import Wakeups, notify
-from langgraph_durable.values import Types
+from langgraph_durable.values import Types, clean_text
 
 __all__ = [
     "Claim",
@@ -77,6 +86,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 20.0
+CLAIM_TRIES = 10  # collisions on a thread in a row; after them the worker polls
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +110,21 @@ def _is_passing(error: BaseException) -> bool:
     """Whether the same transaction may succeed when tried again."""
     if not isinstance(error, DBAPIError):
         return False
-    if error.connection_invalidated or isinstance(error, InterfaceError):
+    if error.connection_invalidated:
         return True
     if isinstance(error.orig, sqlite3.Error):
         return "locked" in str(error.orig) or "busy" in str(error.orig)
     # psycopg: the server is away or restarts, a deadlock, a serialization failure
-    return isinstance(error, OperationalError)
+    return isinstance(error, OperationalError | InterfaceError)
+
+
+def _is_of_the_database(error: BaseException) -> bool:
+    """Whether the database can't be used, rather than a value or a row refused."""
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeout):
+        return True
+    # a table or column that isn't there is "operational" to SQLite, but not to PostgreSQL
+    state = getattr(error.orig, "sqlstate", None) if isinstance(error, DBAPIError) else None
+    return state in ("42P01", "42703", "42501")
 
 
 class RunStore:
@@ -128,17 +147,26 @@ class RunStore:
 
     # --- transactions ------------------------------------------------------------------
 
-    def _run(self, work: Callable[[sa.Connection], T], *, reads_only: bool = False) -> T:
+    def _run(
+        self,
+        work: Callable[[sa.Connection], T],
+        *,
+        reads_only: bool = False,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> T:
         trying = Retrying(
             retry=retry_if_exception(_is_passing),
             wait=wait_random_exponential(multiplier=0.05, max=1.0),
-            stop=stop_after_delay(PATIENCE_SECONDS),
+            stop=stop_after_delay(min(patience_seconds, PATIENCE_SECONDS)),
             reraise=True,
         )
         try:
             done: T = trying(self._once, work, reads_only)
-        except OperationalError as error:
-            raise StoreError(f"the database can't be used: {error.orig}") from error
+        except SQLAlchemyError as error:
+            if not _is_of_the_database(error):
+                raise
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            raise StoreError(f"the database can't be used: {cause}") from error
         return done
 
     def _once(self, work: Callable[[sa.Connection], T], reads_only: bool) -> T:
@@ -169,9 +197,14 @@ class RunStore:
         """Insert a queued run and return it; a repeat returns the first one.
 
         Raises:
+            BadInput: a name has a character that no database keeps (NUL, half an emoji).
             Conflict: the idempotency key belongs to another request, or the thread is
                 busy and a second run is refused.
         """
+
+        names = (new.id, new.tenant, new.agent, new.version, new.thread, new.idempotency_key)
+        if not _storable(*names):
+            raise BadInput(f"a run can't be stored under these names: {names!r}")
 
         def work(tx: sa.Connection) -> Run:
             row = queue.insert(tx, self._time, new)
@@ -186,6 +219,7 @@ class RunStore:
         Raises:
             NotFound: there is no such run for this tenant.
         """
+        _require("run", run_id, tenant)
 
         def work(tx: sa.Connection) -> Run:
             query = sa.select(schema.runs).where(schema.runs.c.id == run_id)
@@ -200,9 +234,13 @@ class RunStore:
 
     def list_runs(self, page: Page) -> list[Run]:
         """Return a page of runs, newest first."""
+        if not _storable(page.tenant, page.agent, page.thread):
+            return []
 
         def work(tx: sa.Connection) -> list[Run]:
-            return self._whole(tx, tx.execute(queue.listed(page)).all())
+            found = tx.execute(queue.listed(page)).all()
+            parts = [found[i : i + _PART] for i in range(0, len(found), _PART)]
+            return [run for part in parts for run in self._whole(tx, part)]
 
         return self._run(work, reads_only=True)
 
@@ -227,13 +265,16 @@ class RunStore:
         Two workers that race for one run: exactly one gets it. A run that keeps killing
         its workers is failed here with the reason `crash_loop`.
         """
-        while True:
+        collisions = 0
+        while collisions < CLAIM_TRIES:
             try:
                 found = self._run(lambda tx: self._claim(tx, worker, lease_seconds, served))
             except IntegrityError:
-                continue  # another run of that thread was claimed at this instant
+                collisions += 1  # another run of that thread was claimed at this instant
+                continue
             if not isinstance(found, _Dead):
                 return found
+        return None
 
     def _claim(
         self, tx: sa.Connection, worker: str, lease_seconds: float, served: Served
@@ -270,11 +311,18 @@ class RunStore:
 
         return self._run(work, reads_only=True)
 
-    def heartbeat(self, leases: Collection[Lease], lease_seconds: float) -> Mapping[str, Status]:
-        """Extend leases; return the status of each run still owned. One missing is lost."""
+    def heartbeat(self, leases: Collection[Lease], lease_seconds: float) -> Mapping[Lease, Status]:
+        """Extend leases; return the status of each run still owned. One missing is lost.
+
+        Raises:
+            StoreError: the database was away for a third of the lease; try again.
+        """
         if not leases:
             return {}
-        return self._run(lambda tx: queue.heartbeat(tx, self._time, leases, lease_seconds))
+        return self._run(
+            lambda tx: queue.heartbeat(tx, self._time, leases, lease_seconds),
+            patience_seconds=lease_seconds / 3,
+        )
 
     def set_status(self, lease: Lease, status: Status) -> None:
         """Change the status of a run that this lease still owns.
@@ -286,15 +334,25 @@ class RunStore:
 
         def work(tx: sa.Connection) -> None:
             ended = queue.finish(self._time) if status in FINAL else {}
-            queue.move(tx, lease, status, **ended)
+            row = queue.move(tx, lease, status, **ended)
+            if status in FINAL:
+                questions.close_all(tx, self._time, lease.run_id)
+            events.append(tx, self._time, row.id, row.tenant, f"run_{status.value}", lease.worker)
 
         self._run(work)
 
     # --- steps -------------------------------------------------------------------------
 
     def put_steps(self, writes: Sequence[Write], lease_seconds: float) -> list[DurableError | None]:
-        """Record steps of many runs in one commit; None, or why one was refused."""
-        return self._run(lambda tx: steps.append(tx, self._time, writes, lease_seconds))
+        """Record steps of many runs in one commit; None, or why one was refused.
+
+        Raises:
+            StoreError: the database was away for a third of the lease; try again.
+        """
+        return self._run(
+            lambda tx: steps.append(tx, self._time, writes, lease_seconds),
+            patience_seconds=lease_seconds / 3,
+        )
 
     def put_step(self, lease: Lease, step: Step, lease_seconds: float = 60.0) -> None:
         """Record one step.
@@ -309,10 +367,14 @@ class RunStore:
 
     def get_step(self, run_id: str, key: str) -> Step | None:
         """Return one step, or None."""
+        if not _storable(run_id, key):
+            return None
         return self._run(lambda tx: steps.get(tx, run_id, key), reads_only=True)
 
     def list_steps(self, run_id: str) -> list[Step]:
         """Return a run's journal in the order of recording."""
+        if not _storable(run_id):
+            return []
         return self._run(lambda tx: steps.of_run(tx, run_id), reads_only=True)
 
     # --- settle ------------------------------------------------------------------------
@@ -441,7 +503,9 @@ class RunStore:
         spared: Replayed,
     ) -> Status:
         """Leave the run to people: its questions and its status become true together."""
+        asked = list({question.key: question for question in asked}.values())
         new = questions.ask(tx, self._time, self.codec, lease, row.tenant, asked)
+        steps.await_people(tx, self._time, lease, asked)
         keys = [question.key for question in asked]
         self._leave(
             tx, lease, row, Status.WAITING_HUMAN, spared, "run_parked", {"questions": keys},
@@ -464,13 +528,14 @@ class RunStore:
         backoff: Retry,
         jitter: float,
     ) -> Status:
+        progressed = progressed or row.progress_epoch == row.epoch  # a checkpoint was written
         attempts = 1 if progressed else row.attempts + 1
         if attempts >= row.max_attempts:
             tx.execute(
                 sa.update(schema.runs).where(schema.runs.c.id == row.id).values(attempts=attempts)
             )
             return self._fail(tx, lease, row.tenant, {**error, "attempts": attempts}, spared)
-        pause = min(backoff.limit_seconds, backoff.first_seconds * backoff.factor ** (attempts - 1))
+        pause = _pause(backoff, attempts)
         self._leave(
             tx, lease, row, Status.QUEUED, spared, "run_requeued",
             {"error": error, "attempts": attempts},
@@ -484,11 +549,35 @@ class RunStore:
         self, question_id: str, decision: Decision, *, approval_id: str, tenant: str | None = None
     ) -> Question:
         """Store the one decision of a question and wake its run; see `questions.decide`."""
+        _require("question", question_id, tenant)
 
         def work(tx: sa.Connection) -> Question:
             decided = questions.decide(
                 tx, self._time, self.codec, question_id, decision,
                 approval_id=approval_id, tenant=tenant,
+            )  # fmt: skip
+            if decided.approval_id is not None:
+                steps.approved(tx, decided.run_id, decided.key, decided.approval_id)
+            notify(tx)
+            return decided
+
+        return self._run(work)
+
+    def decide_all(
+        self,
+        run_id: str,
+        decisions: Decision | Mapping[str, Decision],
+        *,
+        check: Callable[[Question, Decision], None],
+        new_id: Callable[[], str],
+        tenant: str | None = None,
+    ) -> list[Question]:
+        """Decide several questions of a run, or none of them; see `questions.decide_all`."""
+
+        def work(tx: sa.Connection) -> list[Question]:
+            decided = questions.decide_all(
+                tx, self._time, self.codec, run_id, decisions,
+                check=check, new_id=new_id, tenant=tenant,
             )  # fmt: skip
             notify(tx)
             return decided
@@ -501,12 +590,15 @@ class RunStore:
         Raises:
             NotFound: no such question for this tenant.
         """
+        _require("question", question_id, tenant)
         return self._run(
             lambda tx: questions.get(tx, self.codec, question_id, tenant), reads_only=True
         )
 
     def list_questions(self, inbox: Inbox) -> list[Question]:
         """Return questions, oldest first."""
+        if not _storable(inbox.tenant, inbox.run_id, inbox.role):
+            return []
         return self._run(lambda tx: questions.listed(tx, self.codec, inbox), reads_only=True)
 
     def cancel(self, run_id: str, *, by: str, tenant: str | None = None) -> Status:
@@ -516,6 +608,7 @@ class RunStore:
             NotFound: no such run for this tenant.
             Conflict: the run has ended otherwise.
         """
+        _require("run", run_id, tenant)
 
         def work(tx: sa.Connection) -> Status:
             row = lock(tx, run_id, tenant)
@@ -545,6 +638,7 @@ class RunStore:
             NotFound: no such run for this tenant.
             IllegalMove: the run has not failed.
         """
+        _require("run", run_id, tenant)
 
         def work(tx: sa.Connection) -> Run:
             row = lock(tx, run_id, tenant)
@@ -574,7 +668,7 @@ class RunStore:
             woken = queue.wake_sleepers(tx, self._time)
             if woken:
                 notify(tx)
-            return len(woken)
+            return woken
 
         def due(tx: sa.Connection) -> list[tuple[str, str]]:
             return questions.overdue(tx, self._time)
@@ -593,6 +687,53 @@ class RunStore:
         """Forget a worker that stopped in good order."""
         self._run(lambda tx: queue.depart(tx, worker))
 
+    # --- API keys ----------------------------------------------------------------------
+
+    def create_key(self, new: NewKey) -> ApiKey:
+        """Store a key.
+
+        Raises:
+            Conflict: a live key of the tenant has that name.
+        """
+        return self._run(lambda tx: keys.from_row(keys.insert(tx, self._time, new)))
+
+    def replace_key(self, old_id: str, new: NewKey, grace_seconds: float) -> ApiKey:
+        """Store a key that replaces another one, which ends after the grace.
+
+        Raises:
+            Conflict: another live key of the tenant has that name.
+        """
+
+        def work(tx: sa.Connection) -> ApiKey:
+            keys.end_after(tx, self._time, old_id, grace_seconds)
+            return keys.from_row(keys.insert(tx, self._time, new, replaces=old_id))
+
+        return self._run(work)
+
+    def find_key(self, key_id: str) -> tuple[ApiKey, str] | None:
+        """Return a key, live or not, and its digest; None if there is none."""
+        return self._run(lambda tx: keys.find(tx, self._time, key_id), reads_only=True)
+
+    def get_key(self, key_id: str, tenant: str | None = None) -> ApiKey:
+        """Return a key.
+
+        Raises:
+            NotFound: no such key for this tenant.
+        """
+        return self._run(lambda tx: keys.get(tx, self._time, key_id, tenant), reads_only=True)
+
+    def list_keys(self, tenant: str | None = None) -> list[ApiKey]:
+        """Return keys, oldest first."""
+        return self._run(lambda tx: keys.listed(tx, self._time, tenant), reads_only=True)
+
+    def revoke_key(self, key_id: str, tenant: str | None, by: str) -> ApiKey:
+        """End a key at once; again changes nothing.
+
+        Raises:
+            NotFound: no such key for this tenant.
+        """
+        return self._run(lambda tx: keys.revoke(tx, self._time, key_id, tenant, by))
+
     # --- the audit ---------------------------------------------------------------------
 
     def note(
@@ -601,14 +742,44 @@ class RunStore:
         """Append an event of a run that this lease still owns; nothing if it is lost."""
 
         def work(tx: sa.Connection) -> None:
-            if tx.execute(sa.select(schema.runs.c.id).where(queue.owned(lease))).first():
+            # locked, so that no other worker claims the run between the look and the line, and
+            # so that the ids of a run's events grow in the order in which they can be read
+            held = sa.select(schema.runs.c.id).where(queue.owned(lease)).with_for_update()
+            if tx.execute(held).first():
                 events.append(tx, self._time, lease.run_id, tenant, type_, lease.worker, data)
 
         self._run(work)
 
+    def newest_event(self) -> int:
+        """Return the id of the newest event of all runs: it changes when anything happened."""
+        return self._run(lambda tx: events.newest(tx), reads_only=True)
+
     def list_events(self, run_id: str, after: int = 0) -> Sequence[Event]:
         """Return the audit of a run, in order."""
+        if not _storable(run_id):
+            return []
         return self._run(lambda tx: events.of_run(tx, run_id, after), reads_only=True)
+
+
+_PART = 500  # runs whose questions and steps are read by one statement
+
+
+def _storable(*names: str | None) -> bool:
+    """Whether a database could have kept these names; others are simply not there."""
+    return all(name is None or clean_text(name) == name for name in names)
+
+
+def _require(what: str, id_: str, tenant: str | None) -> None:
+    if not _storable(id_, tenant):
+        raise NotFound(what, id_)
+
+
+def _pause(backoff: Retry, attempts: int) -> float:
+    try:
+        wanted = backoff.first_seconds * backoff.factor ** (attempts - 1)
+    except OverflowError:
+        return backoff.limit_seconds
+    return min(backoff.limit_seconds, wanted)
 
 
 class _Dead:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sqlite3
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +96,29 @@ def _on_connect(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # transactions are begun by _on_begin
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(cursor)
     # NORMAL survives a killed process; a power cut may lose the last commits, never more
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _write_ahead(cursor: sqlite3.Cursor) -> None:
+    """Switch the file to a write-ahead log, once in its life.
+
+    Processes that open a new file at one instant get in each other's way here, and SQLite
+    doesn't apply the busy timeout to this statement.
+    """
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _on_begin(connection: sa.Connection) -> None:

@@ -48,3 +48,9 @@ def of_run(tx: sa.Connection, run_id: str, after: int = 0, limit: int = 10_000) 
         Event(row.id, row.run_id, row.tenant, row.type, row.at, row.actor, json.loads(row.data))
         for row in found
     ]
+
+
+def newest(tx: sa.Connection) -> int:
+    """Return the id of the newest event; 0 if there is none."""
+    found = tx.execute(sa.select(sa.func.max(events.c.id))).scalar_one()
+    return int(found or 0)

@@ -8,19 +8,19 @@ that, and it orders a decision against an expiry.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from langgraph_durable.errors import AlreadyDecided, NotFound, NotWaiting
+from langgraph_durable.errors import AlreadyDecided, Conflict, NotFound, NotWaiting
 from langgraph_durable.runs import Decision, Lease, Question, QuestionState, Status
 from langgraph_durable.store import events, rows
 from langgraph_durable.store.locks import lock
 from langgraph_durable.store.rows import Codec
-from langgraph_durable.store.schema import questions, runs
+from langgraph_durable.store.schema import UtcTime, questions, runs
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
 
@@ -72,7 +72,7 @@ def _insert(
             tenant=tenant,
             key=question.key,
             kind=question.kind,
-            tool=question.tool,
+            tool=clean_text(question.tool),
             payload=codec.encode(question.payload, where),
             digest=question.digest,
             allowed=json.dumps(question.allowed),
@@ -122,6 +122,7 @@ def decide(
         NotWaiting: the question has expired or was closed.
     """
     question = get(tx, codec, question_id, tenant)
+    text = rows.decision_text(decision, codec, f"decision on {question_id}")
     lock(tx, question.run_id, None)
     stored = tx.execute(
         sa.update(questions)
@@ -132,14 +133,14 @@ def decide(
         )
         .values(
             state=QuestionState.DECIDED.value,
-            decision=rows.decision_text(decision, codec, f"decision on {question_id}"),
+            decision=text,
             decided_by=clean_text(decision.by),
             decided_at=time.now(),
             approval_id=approval_id if decision.choice in ("approve", "edit") else None,
         )
     )
     if stored.rowcount == 0:
-        return _same_again(get(tx, codec, question_id, tenant), decision)
+        return _same_again(get(tx, codec, question_id, tenant), decision, codec)
     data = {
         "question_id": question_id,
         "key": question.key,
@@ -151,16 +152,58 @@ def decide(
     return get(tx, codec, question_id, tenant)
 
 
-def _same_again(question: Question, decision: Decision) -> Question:
+def decide_all(
+    tx: sa.Connection,
+    time: Timeline,
+    codec: Codec,
+    run_id: str,
+    decisions: Decision | Mapping[str, Decision],
+    *,
+    check: Callable[[Question, Decision], None],
+    new_id: Callable[[], str],
+    tenant: str | None,
+) -> list[Question]:
+    """Decide all open questions of a run alike, or those that are named each by its own; or none.
+
+    `check` refuses a decision by raising, before anything is written.
+
+    Raises:
+        NotFound: no such run for this tenant, or no such question of it.
+        Conflict: none is named and the run waits for nobody.
+        AlreadyDecided, NotWaiting: a named one takes this decision no more.
+    """
+    run = lock(tx, run_id, tenant)
+    asked = {question.id: question for question in of_runs(tx, codec, [run_id]).get(run_id, [])}
+    if isinstance(decisions, Decision):
+        decisions = {id_: decisions for id_, q in asked.items() if q.state is QuestionState.OPEN}
+        if not decisions:
+            raise Conflict(f"run {run_id} is {run.status}; it waits for nobody's decision")
+    for question_id in decisions:
+        if question_id not in asked:
+            raise NotFound("question", question_id)
+    for question_id, decision in decisions.items():
+        check(asked[question_id], decision)
+    return [
+        decide(tx, time, codec, id_, decision, approval_id=new_id(), tenant=tenant)
+        for id_, decision in decisions.items()
+    ]
+
+
+def _same_again(question: Question, decision: Decision, codec: Codec) -> Question:
     made = question.decision
     if made is None:
         if question.state is QuestionState.OPEN:  # past its expiry, not swept yet
             raise NotWaiting(question.id, QuestionState.EXPIRED.value)
         raise NotWaiting(question.id, question.state.value)
-    what = (decision.choice, decision.arguments, decision.value)
-    if (made.choice, made.arguments, made.value) != what:
+    # by what is stored, not by ==: to Python True is 1, and NaN is not NaN
+    if _said(made, codec) != _said(decision, codec):
         raise AlreadyDecided(question.id, made.choice, made.by)
     return question
+
+
+def _said(decision: Decision, codec: Codec) -> str:
+    """Return what a decision says, whoever made it and why."""
+    return rows.decision_text(replace(decision, by="", reason=""), codec, "the decision")
 
 
 def wake(tx: sa.Connection, time: Timeline, run_id: str) -> bool:
@@ -240,6 +283,7 @@ class Inbox:
     run_id: str | None = None
     state: QuestionState | None = QuestionState.OPEN
     role: str | None = None
+    agents: Collection[str] | None = None
     after: tuple[datetime, str] | None = None
     limit: int = 100
 
@@ -251,12 +295,16 @@ def listed(tx: sa.Connection, codec: Codec, inbox: Inbox) -> list[Question]:
         wanted = getattr(inbox, column)
         if wanted is not None:
             query = query.where(questions.c[column] == str(wanted))
+    if inbox.state is QuestionState.OPEN:
+        # in words, not as a parameter: SQLite uses a partial index only then
+        query = query.where(sa.text("questions.state = 'open'"))
+    if inbox.agents is not None:
+        theirs = sa.select(runs.c.id).where(runs.c.agent.in_(inbox.agents))
+        query = query.where(questions.c.run_id.in_(theirs))
     if inbox.after is not None:
         at, id_ = inbox.after
-        later = sa.or_(
-            questions.c.asked_at > at, sa.and_(questions.c.asked_at == at, questions.c.id > id_)
-        )
-        query = query.where(later)
+        place = sa.tuple_(sa.literal(at, UtcTime()), sa.literal(id_))
+        query = query.where(sa.tuple_(questions.c.asked_at, questions.c.id) > place)
     return [rows.question(row, codec) for row in tx.execute(query)]
 
 

@@ -18,10 +18,12 @@ import sqlalchemy as sa
 from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost
 from langgraph_durable.runs import FINAL, Lease, Mode, Replayed, Status, sources
 from langgraph_durable.store import events
-from langgraph_durable.store.schema import runs, steps, workers
+from langgraph_durable.store.schema import UtcTime, runs, steps, workers
 from langgraph_durable.store.timeline import Timeline
+from langgraph_durable.values import clean_text
 
 LEASED = (Status.RUNNING.value, Status.CANCELLING.value)
+FORGET_SECONDS = 86_400.0  # a worker that was killed leaves a row; its name never comes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def claim(
             attempts=sa.case((runs.c.status == Status.RUNNING.value, died), else_=runs.c.attempts),
             claimed_from=runs.c.status,
             previous_worker=runs.c.worker,
-            worker=worker,
+            worker=clean_text(worker),
             lease_until=time.later(lease_seconds),
             holds_thread=sa.true(),
             started_at=sa.func.coalesce(runs.c.started_at, time.now()),
@@ -208,9 +210,9 @@ def _is_served(time: Timeline, served: Served) -> sa.ColumnElement[bool]:
     if not served.adopts:
         return mine
     names = sorted({name for name, _ in served.agents})
-    # `agents` is a JSON list: a quoted name that can be taken out of it is in it
-    quoted = sa.literal('"').concat(runs.c.agent).concat('"')
-    without = sa.func.replace(workers.c.agents, quoted, "")
+    # `agents` has a line for each name: a line that can be taken out of it is in it
+    line = sa.literal("\n").concat(runs.c.agent).concat("\n")
+    without = sa.func.replace(workers.c.agents, line, "")
     announced = (
         sa.exists()
         .where(
@@ -224,7 +226,11 @@ def _is_served(time: Timeline, served: Served) -> sa.ColumnElement[bool]:
 
 
 def _thread_is_free() -> sa.ColumnElement[bool]:
-    """Whether no other unfinished run holds the thread or came to it earlier."""
+    """Whether no other unfinished run holds the thread or came to it earlier.
+
+    A run that holds its thread goes on, even when an earlier one came back to the queue
+    meanwhile (an operator retried it): each would wait for the other for ever.
+    """
     other = runs.alias("other")
     earlier = sa.tuple_(other.c.created_at, other.c.id) < sa.tuple_(runs.c.created_at, runs.c.id)
     rival = (
@@ -238,7 +244,7 @@ def _thread_is_free() -> sa.ColumnElement[bool]:
         )
         .correlate(runs)
     )
-    return sa.or_(runs.c.thread == runs.c.id, sa.not_(rival))
+    return sa.or_(runs.c.holds_thread, sa.not_(rival))
 
 
 # --- while it is owned -----------------------------------------------------------------
@@ -253,36 +259,41 @@ def owned(lease: Lease) -> sa.ColumnElement[bool]:
 
 def heartbeat(
     tx: sa.Connection, time: Timeline, leases: Collection[Lease], lease_seconds: float
-) -> Mapping[str, Status]:
-    """Extend leases; return the status of each run still owned. A missing one is lost."""
-    pairs = [(lease.run_id, lease.epoch) for lease in leases]
+) -> Mapping[Lease, Status]:
+    """Extend leases; return the status of each run still owned. A missing one is lost.
+
+    The answer is by lease, not by run: one worker may hold an old and a new lease of a run.
+    """
+    pairs = {(lease.run_id, lease.epoch): lease for lease in leases}
     found = tx.execute(
         sa.update(runs)
-        .where(sa.tuple_(runs.c.id, runs.c.epoch).in_(pairs), runs.c.status.in_(LEASED))
+        .where(sa.tuple_(runs.c.id, runs.c.epoch).in_(list(pairs)), runs.c.status.in_(LEASED))
         .values(lease_until=time.later(lease_seconds))
-        .returning(runs.c.id, runs.c.status)
+        .returning(runs.c.id, runs.c.epoch, runs.c.status)
     )
-    return {row.id: Status(row.status) for row in found}
+    return {pairs[row.id, row.epoch]: Status(row.status) for row in found}
 
 
 def move(tx: sa.Connection, lease: Lease, target: Status, **values: Any) -> sa.Row[Any]:
     """Change the status of a run that this lease still owns.
 
+    A lease that was given up (the run was parked or handed back under it) has the newest
+    epoch still: so only a status that a worker owns may be left here.
+
     Raises:
         LeaseLost: another worker claimed the run since.
-        IllegalMove: the run is ours, but its status does not lead to `target`.
+        IllegalMove: no other worker has it, but its status does not lead to `target`.
     """
-    left = {
-        "worker": None,
-        "lease_until": None,
-        "previous_worker": runs.c.worker,
-    }
+    left = {"worker": None, "lease_until": None, "previous_worker": runs.c.worker}
+    if target.value in LEASED:
+        left = {}  # it stays with its worker
     row = tx.execute(
         sa.update(runs)
         .where(
             runs.c.id == lease.run_id,
             runs.c.epoch == lease.epoch,
             runs.c.status.in_([status.value for status in sources(target)]),
+            runs.c.status.in_(LEASED),
         )
         .values(status=target.value, **left, **values)
         .returning(*runs.c)
@@ -338,28 +349,35 @@ def shift(tx: sa.Connection, run_id: str, target: Status, **values: Any) -> bool
     return moved.rowcount == 1
 
 
-def wake_sleepers(tx: sa.Connection, time: Timeline) -> list[str]:
-    """Queue the sleeping runs whose time has come."""
+def wake_sleepers(tx: sa.Connection, time: Timeline) -> int:
+    """Queue the sleeping runs whose time has come; return how many."""
     due = tx.execute(
         sa.update(runs)
         .where(runs.c.status == Status.SLEEPING.value, runs.c.run_after <= time.now())
         .values(status=Status.QUEUED.value)
-        .returning(runs.c.id)
-    )
-    return [row.id for row in due]
+        .returning(runs.c.id, runs.c.tenant)
+    ).all()
+    for row in due:
+        events.append(tx, time, row.id, row.tenant, "run_resumed", "store")
+    return len(due)
 
 
 def announce(tx: sa.Connection, time: Timeline, worker: str, agents: Collection[str]) -> None:
-    """Say that a worker lives and what it has."""
-    values = {"agents": json.dumps(sorted(agents)), "seen_at": time.now()}
-    updated = tx.execute(sa.update(workers).where(workers.c.name == worker).values(**values))
+    """Say that a worker lives and what it has; forget those that died long ago."""
+    name = clean_text(worker)
+    values = {
+        "agents": "\n" + "".join(f"{agent}\n" for agent in sorted(agents)),
+        "seen_at": time.now(),
+    }
+    updated = tx.execute(sa.update(workers).where(workers.c.name == name).values(**values))
     if updated.rowcount == 0:
-        tx.execute(_insert_ignoring(tx, workers).values(name=worker, **values))
+        tx.execute(_insert_ignoring(tx, workers).values(name=name, **values))
+        tx.execute(sa.delete(workers).where(workers.c.seen_at < time.later(-FORGET_SECONDS)))
 
 
 def depart(tx: sa.Connection, worker: str) -> None:
     """Forget a worker that stopped in good order."""
-    tx.execute(sa.delete(workers).where(workers.c.name == worker))
+    tx.execute(sa.delete(workers).where(workers.c.name == clean_text(worker)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +387,7 @@ class Page:
     tenant: str | None = None
     status: Status | None = None
     agent: str | None = None
+    agents: Collection[str] | None = None  # only these, whatever `agent` says
     thread: str | None = None
     before: tuple[datetime, str] | None = None
     limit: int = 100
@@ -381,8 +400,14 @@ def listed(page: Page) -> sa.Select[Any]:
         wanted = getattr(page, column)
         if wanted is not None:
             query = query.where(runs.c[column] == str(wanted))
+    if page.agents is not None:
+        query = query.where(runs.c.agent.in_(page.agents))
     if page.before is not None:
-        at, id_ = page.before
-        older = sa.or_(runs.c.created_at < at, sa.and_(runs.c.created_at == at, runs.c.id < id_))
-        query = query.where(older)
+        # a row value, not an OR: the index starts at the cursor
+        query = query.where(sa.tuple_(runs.c.created_at, runs.c.id) < _cursor(page.before))
     return query
+
+
+def _cursor(place: tuple[datetime, str]) -> sa.ColumnElement[Any]:
+    at, id_ = place
+    return sa.tuple_(sa.literal(at, UtcTime()), sa.literal(id_))

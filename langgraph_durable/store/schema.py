@@ -192,3 +192,20 @@ workers = sa.Table(
     _text("agents"),
     sa.Column("seen_at", UtcTime, nullable=False),
 )
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    _text("id", primary_key=True),  # the public part of the key
+    _text("tenant"),
+    _text("name"),
+    _text("roles"),
+    _text("scopes"),
+    _text("digest"),  # HMAC of the secret part, keyed with the pepper
+    sa.Column("created_at", UtcTime, nullable=False),
+    _text("created_by"),
+    _maybe("expires_at", UtcTime),
+    _maybe("revoked_at", UtcTime),
+    _maybe("revoked_by"),
+)
+sa.Index("api_keys_by_tenant", api_keys.c.tenant, api_keys.c.created_at, api_keys.c.id)

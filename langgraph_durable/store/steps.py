@@ -9,10 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.errors import DurableError, LeaseLost, StepConflict
-from langgraph_durable.runs import Lease, Step, StepState, Usage
+from langgraph_durable.runs import Lease, Question, Step, StepState, Usage
 from langgraph_durable.store import rows
 from langgraph_durable.store.schema import UtcTime, runs, steps
 from langgraph_durable.store.timeline import Timeline
+from langgraph_durable.values import clean_text, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ _POSTGRES = f"""
         UPDATE runs SET lease_until = :until_
         FROM (SELECT DISTINCT run_id, epoch FROM asked) AS mine
         WHERE runs.id = mine.run_id AND runs.epoch = mine.epoch AND runs.status IN ('running', 'cancelling')
-        RETURNING runs.id
+        RETURNING runs.id, runs.epoch
     )
     INSERT INTO steps ({_LIST}, recorded_at)
     SELECT {", ".join(f"asked.{name}" for name in _COLUMNS)}, :now_
-    FROM asked JOIN fence ON fence.id = asked.run_id
+    FROM asked JOIN fence ON fence.id = asked.run_id AND fence.epoch = asked.epoch
     {_UPSERT}
 """  # noqa: S608  # built from the constant column names above
 _SQLITE = f"""
@@ -101,6 +102,9 @@ def append(
 def _row(write: Write) -> dict[str, Any]:
     step, lease = write.step, write.lease
     row = {name: getattr(step, name) for name in _COLUMNS if name not in ("run_id", "epoch")}
+    for name in ("name", "place", "request", "error"):  # said by tools and graphs, for people
+        if row[name]:
+            row[name] = clean_text(row[name])
     return {**row, "state": step.state.value, "run_id": lease.run_id, "epoch": lease.epoch}
 
 
@@ -174,6 +178,41 @@ def _refusal(tx: sa.Connection, write: Write) -> DurableError | None:
     ):
         return None
     return StepConflict(lease.run_id, step.key)
+
+
+def await_people(
+    tx: sa.Connection, time: Timeline, lease: Lease, asked: Sequence[Question]
+) -> None:
+    """Record the steps that wait for a person, with the digest of what they were shown."""
+    last = tx.execute(
+        sa.select(sa.func.max(steps.c.seq)).where(steps.c.run_id == lease.run_id)
+    ).scalar()
+    waiting = [
+        Step(
+            key=question.key,
+            kind="tool" if question.kind == "tool" else "ask",
+            name=question.tool,
+            state=StepState.ASKING,
+            fingerprint=question.digest,
+            request=readable(question.payload),
+            seq=(last or 0) + i,
+        )
+        for i, question in enumerate(asked, start=1)
+        if question.kind in ("tool", "ask")
+    ]
+    if waiting:
+        append(tx, time, [Write(lease, step) for step in waiting], lease_seconds=0)
+
+
+def approved(tx: sa.Connection, run_id: str, key: str, approval_id: str) -> None:
+    """Keep the id of an approval on the step that it was given for."""
+    tx.execute(
+        sa.update(steps)
+        .where(
+            steps.c.run_id == run_id, steps.c.key == key, steps.c.state == StepState.ASKING.value
+        )
+        .values(approval_id=approval_id)
+    )
 
 
 def get(tx: sa.Connection, run_id: str, key: str) -> Step | None:

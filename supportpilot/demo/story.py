@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from langgraph_durable import Decision, Durable, Run, Status
-from supportpilot.build import GRAPH_MODE, STEPS_MODE, make
 from supportpilot.billing.records import Call, LedgerRow
+from supportpilot.build import GRAPH_MODE, STEPS_MODE, make
 from supportpilot.demo.processes import Billing, WorkerProcess, billing, until
 from supportpilot.settings import Settings
 

@@ -440,7 +440,7 @@ async def test_a_finished_sibling_is_progress(runs: Runs, savers: Savers) -> Non
             saver._pass.progressed = False
             return result
 
-        saver.aput = forget  # type: ignore[method-assign]
+        saver.aput = forget
         with pytest.raises(RuntimeError):
             await run_graph(graph, saver, {"log": []})
         progress.append(runs.progress())
@@ -506,7 +506,7 @@ async def test_text_comes_back_as_it_was(runs: Runs, savers: Savers, text: str) 
     }
     state = await passed_through(savers, runs.add(), values)
     # msgpack has no tuples: LangGraph's rule on both databases
-    values["nested"][text + "key"][1] = [text]  # type: ignore[index]
+    values["nested"][text + "key"][1] = [text]
     assert state.values == values
     assert type(state.values["order"]) is Order
 
@@ -588,7 +588,7 @@ async def test_a_thread_of_langgraphs_own_saver_goes_on(runs: Runs, savers: Save
     builder.add_edge("a", "b")
     graph = builder.compile()
     async with unfenced(runs.url) as plain:
-        await plain.setup()  # type: ignore[attr-defined]
+        await plain.setup()
         await graph.copy(update={"checkpointer": plain, "interrupt_before_nodes": ["b"]}).ainvoke(
             {}, on_thread(), durability="sync"
         )

@@ -165,6 +165,10 @@ def test_usage_is_counted_and_the_same_messages_get_the_same_answer() -> None:
     assert first.usage_metadata["output_tokens"] > 0
 
 
+def test_a_ticket_without_a_text_is_answered_too() -> None:
+    assert category_of(MODEL.invoke(classify_messages({}))) == "other"
+
+
 async def test_calls_are_counted_in_a_file(tmp_path: Path) -> None:
     model = RuleModel(route="smart", calls=tmp_path / "calls")
     await model.ainvoke(classify_messages({"ticket": DEMO}))
@@ -235,7 +239,8 @@ def test_an_answer_that_does_not_fit_what_was_listed_chooses_nothing(said: dict[
 
 
 def test_the_graph_takes_the_way_that_the_state_names() -> None:
-    assert after_classify({"category": "refund"}) == "list_invoices"
+    assert after_classify({"category": "refund", "customer_id": "c_42"}) == "list_invoices"
+    assert after_classify({"category": "refund"}) == "draft"
     assert after_classify({"category": "billing"}) == "draft"
     assert after_classify({"category": "other"}) == "draft"
     asks: State = {"choice": None, "wants_more": True, "has_more": True, "page": 1}

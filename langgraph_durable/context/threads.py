@@ -1,0 +1,29 @@
+"""The threads that sync code of runs works in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from langgraph_durable.context import current_run
+from langgraph_durable.errors import DurableError
+
+T = TypeVar("T")
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads of which each pass knows those that work for it.
+
+    A cancelled task doesn't stop the sync node or tool that it waited for: LangGraph goes
+    on at once, and the thread has its effect later. The pass waits for it, so that a run
+    isn't called cancelled while it still does something.
+    """
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Have a thread call `fn`."""
+        thread = super().submit(fn, *args, **kwargs)
+        with contextlib.suppress(DurableError):  # it works for the worker, not for a run
+            current_run().state.carry(thread)
+        return thread

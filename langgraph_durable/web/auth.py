@@ -1,0 +1,104 @@
+"""Who calls: an API key, and through it a tenant, roles and agents. Nothing else says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from langgraph_durable.app import Durable
+from langgraph_durable.errors import BadKey, Forbidden, NotFound
+from langgraph_durable.keys import ApiKey
+from langgraph_durable.runs import Question, Run
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="ApiKey",
+    bearerFormat="lgd_<id>_<secret>",
+    description="A key made by `langgraph-durable keys create`. It names the tenant.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A live key, and what it may see: its tenant's runs, of the agents in its scope."""
+
+    durable: Durable
+    key: ApiKey
+
+    @property
+    def tenant(self) -> str:
+        """The only tenant that this caller knows."""
+        return self.key.tenant
+
+    @property
+    def name(self) -> str:
+        """How the audit calls the caller."""
+        return self.key.name
+
+    def run(self, run_id: str) -> Run:
+        """Return a run that the caller may see.
+
+        Raises:
+            NotFound: there is none; a foreign one looks the same.
+        """
+        run = self.durable.get(run_id, self.tenant)
+        if not self.sees(run.agent):
+            raise NotFound("run", run_id)
+        return run
+
+    def question(self, question_id: str) -> Question:
+        """Return a question that the caller may see.
+
+        Raises:
+            NotFound: there is none; a foreign one looks the same.
+        """
+        question = self.durable.question(question_id, self.tenant)
+        if self.key.agents is not None:
+            run = self.durable.get(question.run_id, self.tenant)
+            if not self.sees(run.agent):
+                raise NotFound("question", question_id)
+        return question
+
+    def sees(self, agent: str) -> bool:
+        """Tell whether an agent is in the key's scope."""
+        return self.key.agents is None or agent in self.key.agents
+
+    def need(self, role: str, what: str) -> None:
+        """Refuse a caller without a role.
+
+        Raises:
+            Forbidden: the key doesn't have it.
+        """
+        if role not in self.key.roles:
+            raise Forbidden(what, role)
+
+
+def binding(durable: Durable) -> Callable[[Request], None]:
+    """Return the dependency that tells the routes of a router which Durable is theirs."""
+
+    def bind(request: Request) -> None:
+        request.state.langgraph_durable = durable
+
+    return bind
+
+
+def caller(
+    request: Request,
+    given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> Caller:
+    """Return who calls.
+
+    Raises:
+        BadKey: no key came, or not a live one.
+    """
+    if given is None:
+        raise BadKey
+    durable: Durable = request.state.langgraph_durable
+    return Caller(durable, durable.keys.verify(given.credentials))
+
+
+Known = Annotated[Caller, Depends(caller)]

@@ -1,0 +1,84 @@
+"""Starts workers fast: it has imported what they need, and forks.
+
+Each worker is a process of its own with its own signals and its own exit; only the two
+seconds of imports are spared. It is asked by lines of JSON: `start` gives a process id, `poll`
+gives the exit code (negative for a signal) or null.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+import langgraph.checkpoint.sqlite.aio
+import sqlalchemy.dialects.postgresql.psycopg
+import sqlalchemy.dialects.sqlite.pysqlite
+
+import langgraph_durable.checkpoint.sqlite  # noqa: F401
+from langgraph_durable import cli
+
+try:
+    import langgraph_durable.checkpoint.postgres  # noqa: F401
+except ImportError:
+    pass
+
+
+def _start(argv: list[str], env: dict[str, str], log: str) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        os.setsid()
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (out, 1), (out, 2)):
+            os.dup2(source, target)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.update(env)
+        sys.argv = argv
+        code = _main()
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _main() -> int:
+    import threading
+
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+    else:
+        code = 0
+    threading._shutdown()  # as the interpreter does: wait for threads that aren't daemons
+    return code
+
+
+def _poll(pid: int) -> int | None:
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return None if found == 0 else os.waitstatus_to_exitcode(status)
+
+
+def main() -> None:
+    """Answer until the test ends."""
+    for line in sys.stdin:
+        ask: dict[str, Any] = json.loads(line)
+        if "argv" in ask:
+            answer: int | None = _start(ask["argv"], ask["env"], ask["log"])
+        else:
+            answer = _poll(ask["poll"])
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""A million finished runs don't slow a claim: what the databases say they would read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+from desk import Desk, step
+
+from langgraph_durable.runs import Lease, QuestionState
+from langgraph_durable.store import Inbox, Page, Write
+
+FINISHED, PARKED, QUEUED = 50_000, 5_000, 200
+NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {0})"
+RUNS = (
+    "INSERT INTO runs (id, tenant, agent, version, mode, thread, status, input, run_after, "
+    f"created_at, holds_thread) {NUMBERS} SELECT '{{1}}' || i, 't' || (i % 100), 'a', '1', 'steps', "
+    "'{1}' || i, '{1}', '{{}}', '2026-01-01 00:00:00', '2026-01-01 00:00:00', {2} FROM n"
+)
+QUESTIONS = (
+    "INSERT INTO questions (id, run_id, tenant, key, kind, tool, payload, digest, allowed, "
+    f"on_expiry, state, asked_at, expires_at) {NUMBERS} SELECT '{{1}}' || i, 'waiting_human' || "
+    "(i % 5000), 't' || (i % 100), '{1}' || i, 'tool', '', '1', '', '[]', 'fail', '{1}', "
+    "'2026-01-01 00:00:00', '2099-01-01 00:00:00' FROM n"
+)
+STEPS = (
+    "INSERT INTO steps (run_id, key, kind, name, state, fingerprint, request, place, recorded_at) "
+    f"{NUMBERS} SELECT 'succeeded' || (i / 10), 'k' || (i % 10), 'once', '', 'recorded', '', '', '', "
+    "'2026-01-01 00:00:00' FROM n"
+)
+EVENTS = (
+    "INSERT INTO events (run_id, tenant, type, at, actor, data) "
+    f"{NUMBERS} SELECT 'succeeded' || (i / 4), 't', 'x', '2026-01-01 00:00:00', '', '{{{{}}}}' FROM n"
+)
+
+
+@pytest.fixture(scope="module")
+def _plans() -> dict[str, Desk]:
+    return {}
+
+
+@pytest.fixture
+def crowded(live: Desk) -> Iterator[Desk]:
+    """A database with many finished and parked runs, and a few that are due."""
+    with live.engine.begin() as tx:
+        for status, count, holds in (
+            ("succeeded", FINISHED, "false"),
+            ("waiting_human", PARKED, "true"),
+            ("sleeping", PARKED, "true"),
+            ("queued", QUEUED, "false"),
+        ):
+            tx.exec_driver_sql(RUNS.format(count, status, holds))
+        for state, count in (("open", PARKED), ("decided", 20_000)):
+            tx.exec_driver_sql(QUESTIONS.format(count, state))
+        tx.exec_driver_sql(STEPS.format(20_000))
+        tx.exec_driver_sql(EVENTS.format(20_000))
+        tx.exec_driver_sql(
+            "UPDATE runs SET run_after = '2099-01-01 00:00:00' WHERE status = 'sleeping'"
+        )
+        tx.exec_driver_sql("ANALYZE")
+    yield live
+
+
+def plans(desk: Desk, call: Callable[[], object]) -> str:
+    """Run a call of the store, and return how the database would read for each statement."""
+    said: list[tuple[str, object]] = []
+
+    def note(_c: object, _cur: object, sql: str, parameters: object, *_: object) -> None:
+        if not sql.startswith(("BEGIN", "PRAGMA", "EXPLAIN")):
+            said.append((sql, parameters))
+
+    sa.event.listen(desk.engine, "before_cursor_execute", note)
+    call()
+    sa.event.remove(desk.engine, "before_cursor_execute", note)
+    word = "EXPLAIN " if desk.is_postgres else "EXPLAIN QUERY PLAN "
+    lines = []
+    with desk.engine.connect() as tx:
+        for sql, parameters in said:
+            for row in tx.exec_driver_sql(word + sql, parameters):
+                lines.append(str(row[0] if desk.is_postgres else row[-1]))
+        tx.rollback()
+    return "\n".join(lines)
+
+
+def reads_all(plan: str, table: str) -> bool:
+    """Whether a plan reads a whole table."""
+    return bool(
+        re.search(rf"Seq Scan on {table}\b", plan)
+        or re.search(rf"SCAN {table}(?! USING (COVERING )?INDEX {table}_)", plan)
+    )
+
+
+@pytest.mark.promise("S-15")
+def test_statements_of_a_busy_day_find_their_rows_by_an_index(crowded: Desk):
+    store = crowded.store
+    lease = Lease("succeeded7", 1, "w")
+    reads: list[tuple[str, Callable[[], object], list[str]]] = [
+        ("claim", crowded.claim, ["runs_due", "runs_leased"]),
+        ("heartbeat", lambda: store.heartbeat([lease], 60), []),
+        ("put", lambda: store.put_steps([Write(lease, step())], 60), []),
+        ("get", lambda: store.get("waiting_human7"), ["questions_of_run"]),
+        ("tenant", lambda: store.list_runs(Page(tenant="t7", limit=50)), ["runs_by_tenant"]),
+        ("newest", lambda: store.list_runs(Page(limit=50)), ["runs_by_time"]),
+        ("inbox", lambda: store.list_questions(Inbox(tenant="t7")), ["questions_inbox"]),
+        ("sweep", store.sweep, ["runs_asleep", "questions_due"]),
+        ("audit", lambda: store.list_events("succeeded7"), ["events_of_run"]),
+        ("journal", lambda: store.load(lease), ["questions_of_run"]),
+    ]
+    for name, call, indexes in reads:
+        plan = plans(crowded, call)
+        for index in indexes:
+            assert index in plan, f"{name}:\n{plan}"
+        for table in ("runs", "steps", "questions", "events"):
+            assert not reads_all(plan, table), f"{name} reads all of {table}:\n{plan}"
+        if name in ("journal", "get"):
+            assert "steps_pkey" in plan or "sqlite_autoindex_steps_1" in plan, f"{name}:\n{plan}"
+        if name == "sweep" and crowded.is_postgres:  # nothing is due: nothing is read
+            assert plan.count("Index Cond") >= 2, plan
+
+
+@pytest.mark.promise("S-15")
+def test_the_claim_takes_the_next_of_many_and_leaves_the_parked_alone(crowded: Desk):
+    for _ in range(20):
+        claim = crowded.take()
+        assert claim.run.id.startswith("queued")
+    assert QuestionState.OPEN in {q.state for q in crowded.store.list_questions(Inbox(limit=1))}
