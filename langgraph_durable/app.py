@@ -15,10 +15,11 @@ import jsonschema
 
 from langgraph_durable import agents
 from langgraph_durable.agents import Agent
+from langgraph_durable.checkpoint import Savers
 from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
 from langgraph_durable.context import Services
 from langgraph_durable.errors import BadInput, Forbidden, UnknownAgent
-from langgraph_durable.keys import AGENT, SUPERVISOR, Keys
+from langgraph_durable.keys import SUPERVISOR, Keys, may_decide
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.modes.human_in_the_loop import answer_in_kind
 from langgraph_durable.policy import Policy, Rule
@@ -88,7 +89,11 @@ class Durable:
         engine = open_engine(url)
         self.url = engine.url.render_as_string(hide_password=False)
         self.store = RunStore(engine, clock, self.types)
-        self.store.check_schema(create=create)
+        try:
+            self.store.check_schema(create=create)
+        except BaseException:
+            engine.dispose()  # nobody gets to use what it has open
+            raise
         self.keys = Keys(self.store, pepper)
         self.services = Services(
             models=ModelRoutes(models or {}),
@@ -100,6 +105,10 @@ class Durable:
             retry=retry or Retry(attempts=1),
         )
         self._agents: dict[tuple[str, str], Agent] = {}
+
+    def close(self) -> None:
+        """Let go of the database's connections."""
+        self.store.engine.dispose()
 
     # --- registering -------------------------------------------------------------------
 
@@ -176,6 +185,10 @@ class Durable:
             shown = name if version is None or not versions else f"{name}, version {version}"
             raise UnknownAgent(shown, sorted(f"{n} (version {v})" for n, v in self._agents))
         return wanted[-1]
+
+    def savers(self) -> Savers:
+        """Return savers for graph mode; each worker opens and closes its own."""
+        return Savers.for_url(self.url, types=self.types)
 
     def check_adrs(self, root: Path | str = ".") -> Mapping[str, str]:
         """Return what is wrong with the agents' ADRs, by "name version"; empty if nothing is."""
@@ -453,9 +466,8 @@ class Durable:
 
 
 def _may_decide(question: Question, roles: Collection[str] | None) -> None:
-    needed = question.role or SUPERVISOR
-    if roles is not None and needed not in set(roles) - {AGENT}:
-        raise Forbidden(f"deciding question {question.id}", needed)
+    if roles is not None and not may_decide(roles, question.role):
+        raise Forbidden(f"deciding question {question.id}", question.role or SUPERVISOR)
 
 
 def _pauses() -> Iterable[float]:

@@ -12,9 +12,10 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -23,10 +24,22 @@ from rich.table import Table
 
 from langgraph_durable.app import Durable
 from langgraph_durable.errors import BadInput, Conflict, DurableError, NotFound, StoreError
+from langgraph_durable.keys import ApiKey
 from langgraph_durable.runs import Decision, Question, Run, Status, Step
 from langgraph_durable.store import RunStore, open_engine
+from langgraph_durable.testing.replay import export_run
 from langgraph_durable.values import readable
 from langgraph_durable.worker import Worker
+
+
+class LogLevel(StrEnum):
+    """How much a worker says."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
 
 app = typer.Typer(
     name="langgraph-durable",
@@ -41,6 +54,8 @@ db_app = typer.Typer(help="The database's schema.", no_args_is_help=True)
 app.add_typer(runs_app, name="runs")
 app.add_typer(questions_app, name="questions")
 app.add_typer(db_app, name="db")
+keys_app = typer.Typer(help="API keys: who may call, for which tenant.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
 
 out = Console()
 err = Console(stderr=True)
@@ -87,6 +102,14 @@ def load(path: str) -> Durable:
         raise BadInput(
             f"--app {path}: {error}. Run it where the package can be imported."
         ) from error
+    except DurableError:
+        raise
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise BadInput(
+            f"--app {path}: {module_name} can't be imported: {type(error).__name__}: {error} "
+            f"({at.filename}, line {at.lineno})"
+        ) from error
     found = getattr(module, name, None)
     if not isinstance(found, Durable):
         raise BadInput(f"--app {path}: {module_name} has no Durable called {name!r}")
@@ -115,20 +138,31 @@ def worker(
         str | None, typer.Option(help="Its name; by default host, process and a unique part.")
     ] = None,
     lease_seconds: Annotated[
-        float, typer.Option(help="How long a claim holds without a sign of life.")
+        float, typer.Option(min=0.1, help="How long a claim holds without a sign of life.")
     ] = 60.0,
-    concurrency: Annotated[int, typer.Option(help="How many runs at once.")] = 8,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    concurrency: Annotated[int, typer.Option(min=1, help="How many runs at once.")] = 8,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long calls in flight may take to end after a stop.")
+    ] = 30.0,
+    log_level: Annotated[LogLevel, typer.Option(help="How much to say.")] = LogLevel.INFO,
 ) -> None:
     """Run what was submitted, until SIGTERM; then hand over and exit with 0."""
     logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level=log_level.value.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    serving = Worker(load(app_path), name, lease_seconds=lease_seconds, concurrency=concurrency)
+    serving = Worker(
+        load(app_path),
+        name,
+        lease_seconds=lease_seconds,
+        concurrency=concurrency,
+        drain_seconds=drain_seconds,
+    )
     err.print(f"worker {serving.name} serves {app_path}", markup=False, highlight=False)
-    serving.serve()
+    if not serving.serve():
+        logging.shutdown()
+        os._exit(0)  # a thread of a run still works: nothing but the process's end stops it
 
 
 @app.command()
@@ -258,6 +292,18 @@ def runs_show(
     )
 
 
+@runs_app.command("export")
+def runs_export(
+    run_id: str,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The only form there is.")] = True,
+) -> None:
+    """Print a run as JSON that `testing.replay_check` reads: everything it was told is in it."""
+    _print_json(export_run(_open(app_path, db), run_id, tenant))
+
+
 @runs_app.command("cancel")
 def runs_cancel(
     run_id: str,
@@ -380,6 +426,82 @@ def _decide(
     out.print(
         f"question {question.id}: {made.choice} by {made.by}{again}", markup=False, highlight=False
     )
+
+
+# --- keys ------------------------------------------------------------------------------
+
+
+@keys_app.command("create")
+def keys_create(
+    tenant: Annotated[str, typer.Option(help="Whose runs it sees.")],
+    name: Annotated[str, typer.Option(help="How the audit calls who uses it.")],
+    role: Annotated[
+        list[str],
+        typer.Option(help="agent, supervisor, operator or an approver's role; repeat it."),
+    ],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="agent:<name>, to limit it to that agent; repeat it.")
+    ] = None,
+    expires_in_days: Annotated[float | None, typer.Option(help="By default it doesn't.")] = None,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make an API key. Its secret is printed this once; only its digest is kept."""
+    issued = _open(app_path, db).keys.create(
+        tenant=tenant,
+        name=name,
+        roles=role,
+        scopes=scope or (),
+        expires_in_seconds=None if expires_in_days is None else expires_in_days * 86_400,
+        by="command line",
+    )
+    if as_json:
+        _print_json({**_key_data(issued.key), "secret": issued.secret})
+        return
+    err.print(f"key {issued.key.id} of tenant {tenant}; keep its secret, it is not shown again:")
+    sys.stdout.write(issued.secret + "\n")
+
+
+@keys_app.command("list")
+def keys_list(
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List keys, oldest first, revoked and expired ones too."""
+    found = [_key_data(key) for key in _open(app_path, db).keys.list(tenant)]
+    if as_json:
+        _print_json(found)
+        return
+    _print_table(
+        ("key", "tenant", "name", "roles", "scopes", "live", "created", "expires"),
+        [
+            [k["id"], k["tenant"], k["name"], ", ".join(k["roles"]), ", ".join(k["scopes"]) or "all",
+             "yes" if k["is_live"] else "no", _at(k["created_at"]),
+             _at(k["expires_at"]) if k["expires_at"] else "-"]
+            for k in found
+        ],
+    )  # fmt: skip
+
+
+@keys_app.command("revoke")
+def keys_revoke(
+    key_id: str,
+    by: ByOption = "command line",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """End a key at once."""
+    key = _open(app_path, db).keys.revoke(key_id, tenant=tenant, by=by)
+    out.print(f"key {key.id} ({key.name}) is revoked", markup=False, highlight=False)
+
+
+def _key_data(key: ApiKey) -> dict[str, Any]:
+    data = dataclasses.asdict(key)
+    return {**data, "roles": sorted(key.roles), "scopes": sorted(key.scopes)}
 
 
 # --- printing --------------------------------------------------------------------------

@@ -34,11 +34,16 @@ class RunJournal:
     """The journal of one claimed run, as its context sees it (see `context.Journal`)."""
 
     def __init__(
-        self, writer: JournalWriter, lease: Lease, start: Journaled, deadline: float | None
+        self,
+        writer: JournalWriter,
+        lease: Lease,
+        start: Journaled,
+        deadline: float | None,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.lease = lease
         self.deadline = deadline  # monotonic; past it the lease is no longer kept
-        self.loop = asyncio.get_running_loop()
+        self.loop = loop
         self.lost: asyncio.Future[None] = self.loop.create_future()
         self.cancelling = asyncio.Event()
         self.kept_until = time.monotonic() + writer.lease_seconds
@@ -160,11 +165,19 @@ class JournalWriter(threading.Thread):
     # --- called from event loops -------------------------------------------------------
 
     def follow(
-        self, lease: Lease, start: Journaled, limit_seconds: float | None = None
+        self,
+        lease: Lease,
+        start: Journaled,
+        limit_seconds: float | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> RunJournal:
-        """Keep a run's lease from now on, for at most `limit_seconds`."""
+        """Keep a run's lease from now on, for at most `limit_seconds`.
+
+        Any thread may call, if it says in which loop the run is going to be driven.
+        """
         deadline = None if limit_seconds is None else time.monotonic() + limit_seconds
-        journal = RunJournal(self, lease, start, deadline)
+        loop = loop or asyncio.get_running_loop()
+        journal = RunJournal(self, lease, start, deadline, loop)
         with self._guard:
             self._followed[lease.run_id, lease.epoch] = journal
             older = [j for j in self._followed.values() if j.is_outlived_by(lease)]
@@ -274,6 +287,7 @@ class JournalWriter(threading.Thread):
                 lease = pending.journal.lease
                 pending.error = LeaseLost(lease.run_id, lease.epoch)
         self._answer([pending for pending in batch if pending.error is not None])
+        time.sleep(min(0.1, self.lease_seconds / 30))  # it may refuse at once, again and again
 
     def _apart(self, batch: list[_Pending], error: Exception) -> None:
         """One row can't be written: don't let the others suffer for it."""

@@ -29,7 +29,16 @@ from langgraph_durable.runs import MAX_NAME_CHARACTERS, check_name
 from langgraph_durable.store import RunStore
 from langgraph_durable.store.keys import ApiKey, NewKey
 
-__all__ = ["AGENT", "OPERATOR", "PEPPER_VARIABLE", "SUPERVISOR", "ApiKey", "Issued", "Keys"]
+__all__ = [
+    "AGENT",
+    "OPERATOR",
+    "PEPPER_VARIABLE",
+    "SUPERVISOR",
+    "ApiKey",
+    "Issued",
+    "Keys",
+    "may_decide",
+]
 
 PEPPER_VARIABLE = "LANGGRAPH_DURABLE_PEPPER"
 AGENT, SUPERVISOR, OPERATOR = "agent", "supervisor", "operator"
@@ -197,6 +206,15 @@ class Keys:
         if len(pepper) < _MIN_PEPPER_CHARACTERS:
             raise BadInput(f"the pepper needs at least {_MIN_PEPPER_CHARACTERS} characters")
         return hmac.new(pepper.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def may_decide(roles: Collection[str], needed: str | None) -> bool:
+    """Tell whether somebody with these roles may decide a question for `needed`.
+
+    Nobody named: a supervisor. An agent's key decides nothing, whatever a rule says.
+    """
+    wanted = needed or SUPERVISOR
+    return wanted in roles and wanted != AGENT
 
 
 def _is_role(text: str) -> bool:

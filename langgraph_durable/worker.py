@@ -13,9 +13,10 @@ import os
 import signal
 import socket
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from langgraph_durable.agents import Agent
 from langgraph_durable.app import Durable
@@ -35,10 +36,11 @@ from langgraph_durable.runs import Broke, Outcome, Retried, Retry, Status
 from langgraph_durable.store import Claim, RunStore, Served, Wakeups
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 POLL_SECONDS = 1.0
 SWEEP_SECONDS = 2.0
-ANNOUNCE_SECONDS = 20.0
+ANNOUNCE_SECONDS = 5.0
 
 
 def default_name() -> str:
@@ -78,9 +80,11 @@ class Worker:
         self.concurrency = concurrency
         self.drain_seconds = drain_seconds
         self._adopts = adopt_unknown
-        self._stopping = False
+        self._stopping = False  # claim nothing more
+        self._told = False  # by stop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken: asyncio.Event | None = None
+        self._hurried: asyncio.Event | None = None
 
     # --- from outside ------------------------------------------------------------------
 
@@ -90,106 +94,121 @@ class Worker:
         Returns None when there was nothing to do.
         """
         _refuse_loop("run_once")
-        return asyncio.run(self._once())
+        return _run(self._once())
 
     def run_until_idle(self, limit: int = 10_000) -> int:
         """Run one after another until nothing can be claimed; returns how many passes ran."""
         _refuse_loop("run_until_idle")
-        return asyncio.run(self._until_idle(limit))
+        return _run(self._until_idle(limit))
 
-    def serve(self) -> None:
+    def serve(self) -> bool:
         """Claim and run until SIGTERM or SIGINT; then hand over and return.
 
         At a stop the worker claims nothing more, lets steps in flight end, and hands its
         runs back at their next step boundary, so that another worker has them at once.
+        A second signal doesn't wait for them.
+
+        Returns whether all code of runs has ended. If not, a thread that nothing can stop
+        still works, and the process should leave by `os._exit`.
 
         Raises:
             StoreError: the database can't be opened.
             SchemaMismatch: its schema isn't this code's.
         """
         _refuse_loop("serve")
-        asyncio.run(self._serve())
+        return _run(self._serve())
 
     def stop(self) -> None:
-        """Tell `serve` to hand over and return; any thread or signal handler may call."""
-        self._stopping = True
-        self._ring()
+        """Tell `serve` to hand over and return; any thread or signal handler may call.
+
+        Told a second time, it doesn't wait for steps in flight: their leases run out.
+        """
+        if self._told:
+            self._set(self._hurried)
+        self._told = self._stopping = True
+        self._set(self._woken)
 
     # --- the loop ----------------------------------------------------------------------
 
     async def _once(self) -> str | None:
         async with _Engine(self) as engine:
-            await self._sweep()
-            claim = await self._claim()
-            if claim is None:
-                return None
-            await engine.pass_over(claim)
-            return claim.run.id
+            return await self._next(engine)
 
     async def _until_idle(self, limit: int) -> int:
         async with _Engine(self) as engine:
             for count in range(limit):
-                await self._sweep()
-                claim = await self._claim()
-                if claim is None:
+                if await self._next(engine) is None:
                     return count
-                await engine.pass_over(claim)
         return limit
 
-    async def _serve(self) -> None:
+    async def _next(self, engine: _Engine) -> str | None:
+        await self._sweep()
+        taken = await self._take(engine)
+        if taken is None:
+            return None
+        await engine.pass_over(taken)
+        return taken.claim.run.id
+
+    async def _serve(self) -> bool:
         await asyncio.to_thread(self.durable.store.check_schema)
-        self._loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._woken, self._hurried = asyncio.Event(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             _on_signal(self._loop, number, self.stop)
         async with _Engine(self) as engine:
             engine.listen(self._ring)
             chores = asyncio.create_task(self._chores())
             try:
-                await self._work(engine)
+                await self._work(engine, self._woken)
             finally:
                 chores.cancel()
-                await engine.drain()
+                await engine.drain(self._hurried)
                 await asyncio.to_thread(self._depart)
         log.info("worker %s has handed over", self.name)
+        return not engine.threads.busy
 
-    async def _work(self, engine: _Engine) -> None:
-        if self._woken is None:
-            raise DurableError("a worker is served by serve()")
+    async def _work(self, engine: _Engine, woken: asyncio.Event) -> None:
         while not self._stopping:
-            self._woken.clear()
+            woken.clear()
             if engine.running >= self.concurrency:
-                await self._woken.wait()
+                await woken.wait()
                 continue
-            claim = await self._try_claim()
-            if claim is not None:
-                engine.start(claim, self._ring)
+            taken = await self._try_to_take(engine)
+            if taken is not None:
+                engine.start(taken, self._ring)
                 continue
             try:
                 async with asyncio.timeout(POLL_SECONDS):
-                    await self._woken.wait()
+                    await woken.wait()
             except TimeoutError:
                 pass  # nobody rang: look again
 
     def _ring(self) -> None:
-        if self._loop is not None and self._woken is not None:
+        self._set(self._woken)
+
+    def _set(self, event: asyncio.Event | None) -> None:
+        if self._loop is not None and event is not None:
             try:
-                self._loop.call_soon_threadsafe(self._woken.set)
+                self._loop.call_soon_threadsafe(event.set)
             except RuntimeError:
                 log.debug("worker %s: its loop has ended", self.name)
 
-    async def _try_claim(self) -> Claim | None:
+    async def _try_to_take(self, engine: _Engine) -> _Taken | None:
         try:
-            return await self._claim()
-        except SchemaMismatch:
-            raise
+            return await self._take(engine)
         except StoreError as error:
             log.warning("worker %s can't claim, trying on: %s", self.name, error)
-            return None
+        except Exception:
+            log.exception("worker %s can't claim, trying on", self.name)
+        return None
 
-    async def _claim(self) -> Claim | None:
-        served = Served([(a.name, a.version) for a in self.durable.agents], self._adopts)
-        store = self.durable.store
-        return await asyncio.to_thread(store.claim, self.name, self.lease_seconds, served)
+    async def _take(self, engine: _Engine) -> _Taken | None:
+        served = Served(
+            [(a.name, a.version) for a in self.durable.agents],
+            self._adopts,
+            last_chances=not engine.has_suspect,
+        )
+        return await asyncio.to_thread(engine.take, self.name, served)
 
     async def _chores(self) -> None:
         """Sweep, say that we live, and look whether the schema is still ours."""
@@ -203,10 +222,13 @@ class Worker:
                 await self._sweep()
             except SchemaMismatch as error:
                 log.error("worker %s claims nothing more: %s", self.name, error)  # noqa: TRY400
-                self.stop()
+                self._stopping = True
+                self._ring()
                 return
             except StoreError as error:
                 log.warning("worker %s can't sweep, trying on: %s", self.name, error)
+            except Exception:
+                log.exception("worker %s can't sweep, trying on", self.name)
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def _sweep(self) -> None:
@@ -224,20 +246,41 @@ class Worker:
             log.warning("worker %s could not sign off: %s", self.name, error)
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A claimed run, whose lease is kept from here on."""
+
+    claim: Claim
+    journal: RunJournal
+    state: PassState = field(default_factory=PassState)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the run's last chance has come, and nothing speaks for it yet.
+
+        A run that kills its workers takes those beside it down each time. So a worker
+        drives one such run at a time: then the death of a worker tells which it was.
+        """
+        run = self.claim.run
+        return 0 < run.attempts == run.max_attempts - 1 and not self.journal.progressed
+
+
 class _Engine:
     """What a worker has open while it works: journal, checkpoints, passes under way."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._durable = worker.durable
+        self._loop = asyncio.get_running_loop()
         self._writer = JournalWriter(worker.durable.store, worker.lease_seconds)
         self._savers: Savers | None = None
         self._savers_lock = asyncio.Lock()
         self._wakeups: Wakeups | None = None
-        self._passes: dict[asyncio.Task[None], PassState] = {}
+        self._passes: dict[asyncio.Task[None], _Taken] = {}
+        self.threads = _threads(worker.concurrency)
 
     async def __aenter__(self) -> _Engine:
-        asyncio.get_running_loop().set_default_executor(_threads(self._worker.concurrency))
+        self._loop.set_default_executor(self.threads)
         self._writer.start()
         return self
 
@@ -248,10 +291,18 @@ class _Engine:
         if self._savers is not None:
             await self._savers.aclose()
         await self._durable.services.tools.aclose()
+        # the loop waits for its executor as it closes, and sync code that hangs never ends
+        self._loop.set_default_executor(ThreadPoolExecutor(max_workers=1))
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def running(self) -> int:
         return len(self._passes)
+
+    @property
+    def has_suspect(self) -> bool:
+        """Whether a run under way is on its last chance."""
+        return any(taken.is_suspect for taken in self._passes.values())
 
     def listen(self, ring: Any) -> None:
         """Hear of queued runs and of cancels at once."""
@@ -263,11 +314,24 @@ class _Engine:
         self._wakeups = Wakeups(self._durable.store.engine, rung)
         self._wakeups.start()
 
-    def start(self, claim: Claim, ended: Any) -> None:
+    def take(self, worker: str, served: Served) -> _Taken | None:
+        """Claim a run, load it and begin to keep its lease.
+
+        All in the calling thread: the loop may be blocked by another run's code for longer
+        than the lease, and must not be what the lease waits for.
+        """
+        store = self._durable.store
+        claim = store.claim(worker, self._worker.lease_seconds, served)
+        if claim is None:
+            return None
+        start = store.load(claim.lease, asked=claim.asked > 0)
+        limit = claim.run.deadline_seconds
+        return _Taken(claim, self._writer.follow(claim.lease, start, limit, self._loop))
+
+    def start(self, taken: _Taken, ended: Any) -> None:
         """Drive a claimed run in the background."""
-        state = PassState()
-        task = asyncio.create_task(self._guarded(claim, state), name=f"run {claim.run.id}")
-        self._passes[task] = state
+        task = asyncio.create_task(self._guarded(taken), name=f"run {taken.claim.run.id}")
+        self._passes[task] = taken
 
         def forget(done: asyncio.Task[None]) -> None:
             self._passes.pop(done, None)
@@ -275,43 +339,49 @@ class _Engine:
 
         task.add_done_callback(forget)
 
-    async def _guarded(self, claim: Claim, state: PassState) -> None:
+    async def _guarded(self, taken: _Taken) -> None:
+        run_id = taken.claim.run.id
         try:
-            await self.pass_over(claim, state)
+            await self.pass_over(taken)
+        except StoreError as error:  # the lease runs out, and another worker takes the run over
+            log.error("run %s could not be settled: %s", run_id, error)  # noqa: TRY400
         except Exception:
-            # the lease runs out, and another worker takes the run over
-            log.exception("run %s could not be driven or settled", claim.run.id)
+            log.exception("run %s could not be driven or settled", run_id)
 
-    async def drain(self) -> None:
+    async def drain(self, hurried: asyncio.Event) -> None:
         """Hand every run back at its next boundary; wait for steps in flight, bounded."""
-        for state in self._passes.values():
-            state.drain()
-        if self._passes:
-            _, late = await asyncio.wait(self._passes, timeout=self._worker.drain_seconds)
-            for task in late:
-                log.warning(
-                    "%s did not come to a boundary in time; its lease runs out", task.get_name()
-                )
-                task.cancel()
+        for taken in self._passes.values():
+            taken.state.drain()
+        hurry = asyncio.create_task(hurried.wait())
+        until = self._loop.time() + self._worker.drain_seconds
+        while self._passes and not hurry.done() and self._loop.time() < until:
+            await asyncio.wait(
+                {*self._passes, hurry},
+                timeout=until - self._loop.time(),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        hurry.cancel()
+        for task in self._passes:
+            log.warning(
+                "%s did not come to a boundary in time; its lease runs out", task.get_name()
+            )
+            task.cancel()
 
     # --- one pass ----------------------------------------------------------------------
 
-    async def pass_over(self, claim: Claim, state: PassState | None = None) -> None:
-        """Load, drive, settle. What can't be settled is left to the lease."""
-        state = state or PassState()
-        lease, store = claim.lease, self._durable.store
+    async def pass_over(self, taken: _Taken) -> None:
+        """Drive, settle. What can't be settled is left to the lease."""
+        claim, journal, state = taken.claim, taken.journal, taken.state
         if claim.run.status is Status.CANCELLING:
             state.cancel()
-        start = await asyncio.to_thread(store.load, lease, asked=claim.asked > 0)
-        journal = self._writer.follow(lease, start, claim.run.deadline_seconds)
         try:
             outcome = await self._drive(claim, journal, state)
             if outcome is not None:
                 await self._settle(claim, outcome, state)
         except PassEnded as lost:
-            log.warning("run %s: hands off, %s", lease.run_id, lost)
+            log.warning("run %s: hands off, %s", claim.run.id, lost)
         finally:
-            self._writer.unfollow(lease)
+            self._writer.unfollow(claim.lease)
             if not journal.lost.done():
                 journal.lost.cancel()
 
@@ -349,11 +419,25 @@ class _Engine:
             if cancelled.done():
                 ctx.state.cancel()
                 return await _ended(driving, ctx)
-            ctx.state.drain()
-            await _ended(driving, ctx)
+            await self._end_overdue(driving, ctx)
             return Retried(_overdue(agent), journal.progressed)
         finally:
             cancelled.cancel()
+
+    async def _end_overdue(self, driving: asyncio.Future[Outcome], ctx: RunContext) -> None:
+        """End a pass whose time is over, while the lease, which isn't extended now, still holds.
+
+        What is in flight may be what hangs, so it is not waited for without end.
+        """
+        ctx.state.drain()
+        ending = asyncio.ensure_future(_ended(driving, ctx))
+        await asyncio.wait({ending}, timeout=self._worker.lease_seconds / 3)
+        if ending.done():
+            await ending
+            return
+        ctx.state.abandon()
+        ending.cancel()
+        log.warning("run %s: its time is over, and code of it still runs", ctx.run_id)
 
     async def _settle(self, claim: Claim, outcome: Outcome, state: PassState) -> None:
         agent = self._durable.find(claim.run.agent, claim.run.version) if self._has(claim) else None
@@ -379,7 +463,7 @@ class _Engine:
             return None
         async with self._savers_lock:
             if self._savers is None:
-                savers = Savers.for_url(self._durable.url, types=self._durable.types)
+                savers = self._durable.savers()
                 await savers.open()
                 self._savers = savers
         return self._savers
@@ -453,3 +537,20 @@ def _refuse_loop(method: str) -> None:
         f"Worker.{method}() runs an event loop of its own; in async code use "
         f"await asyncio.to_thread(worker.{method})"
     )
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does, but let no run's `sys.exit()` end the worker.
+
+    asyncio stops the loop for a SystemExit in any task, when that task already has it as its
+    result. So the loop goes on, and the run fails by it.
+    """
+    with asyncio.Runner() as runner:
+        task = runner.get_loop().create_task(main)
+        while True:
+            try:
+                return runner.get_loop().run_until_complete(task)
+            except SystemExit:
+                if task.done():
+                    raise
+                log.warning("code of a run called sys.exit(): the worker goes on")

@@ -102,6 +102,15 @@ class _Connection(sqlite3.Connection):
     def cursor(self, _: Any = None) -> _Cursor:  # type: ignore[override]
         return super().cursor(_Cursor)
 
+    # The connection's own `execute`, by which checkpoints are written, makes its cursor in C
+    # and asks no `cursor` of ours.
+
+    def execute(self, sql: str, parameters: Any = (), /) -> _Cursor:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> _Cursor:
+        return self.cursor().executemany(sql, parameters)
+
 
 async def _until_free(act: Callable[[], Awaitable[T]]) -> T:
     """Try again while the file is locked.

@@ -124,7 +124,17 @@ def check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
 
     In graph mode a node that was finished before is not run again, so a key that a later
     loop pass reuses would meet the earlier pass's answer: there the place is compared too.
+    An `except` can't hide it (a ToolNode may tell it to the model as a failed call): the run
+    ends by it.
     """
+    try:
+        _check_same(ctx, call, known, at)
+    except (NonDeterminismError, DuplicateKey) as broken:
+        ctx.state.broken = ctx.state.broken or broken
+        raise
+
+
+def _check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
     if known.state is StepState.ASKING:
         return  # nothing was called yet: another request is simply another question
     if ctx.run.mode == "graph" and known.place and known.place != at.path:

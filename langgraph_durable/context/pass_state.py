@@ -46,6 +46,7 @@ class PassState:
     sleep_seconds: float | None = None
     draining: bool = False
     lost: PassEnded | None = None
+    broken: Exception | None = None  # a step was answered for another call, or would have been
     cancelling: bool = False
     round: int = 0  # native interrupts are answered in rounds; each runs asking nodes again
     saved_steps: int = 0
@@ -166,6 +167,10 @@ class PassState:
             if first.execution == at.execution and round_ == self.round:
                 raise DuplicateKey(key, first.path, f"{at.path} again")
         self._used[key] = (at, self.round)
+
+    def has_used(self, key: str) -> bool:
+        """Whether a key was asked for in this pass."""
+        return key in self._used
 
     def release(self, key: str) -> None:
         """Let a key be used again here: its call failed, so it names nothing yet."""

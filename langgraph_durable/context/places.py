@@ -67,10 +67,10 @@ class Places(BaseCallbackHandler):
         """Note the task that starts, by its namespace."""
         namespace = (metadata or {}).get("langgraph_checkpoint_ns")
         if metadata is None or namespace is None:
-            if parent_run_id is None:
+            if self.counts_graphs:
                 self._graphs[run_id] = len(self._graphs) + 1
             return
-        graph = self._graphs.get(parent_run_id, 1) if parent_run_id and self.counts_graphs else 1
+        graph = self._graphs.get(parent_run_id, 1) if parent_run_id else 1
         self.note(metadata, "" if graph == 1 else f"#{graph}/")
         self._inside[run_id] = namespace
         if parent_run_id is None or self._inside.get(parent_run_id) != namespace:

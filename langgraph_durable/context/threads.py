@@ -21,9 +21,20 @@ class Threads(ThreadPoolExecutor):
     isn't called cancelled while it still does something.
     """
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._busy: set[Future[Any]] = set()
+
+    @property
+    def busy(self) -> int:
+        """How many calls have not ended."""
+        return len(self._busy)
+
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Have a thread call `fn`."""
         thread = super().submit(fn, *args, **kwargs)
+        self._busy.add(thread)
+        thread.add_done_callback(self._busy.discard)
         with contextlib.suppress(DurableError):  # it works for the worker, not for a run
             current_run().state.carry(thread)
         return thread

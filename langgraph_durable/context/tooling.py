@@ -74,7 +74,11 @@ async def call_tool(
         if known.state is StepState.RECORDED:
             return replay(ctx, known)
     source = source or ctx.services.tools
-    spec = await source.check(tool, arguments)
+    try:
+        spec = await source.check(tool, arguments)
+    except Exception:
+        ctx.state.release(key)  # the same call may be made with arguments that fit
+        raise
     step = _ToolStep(
         ctx, source, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds
     )

@@ -41,11 +41,14 @@ from langgraph_durable.runs import (
     Question,
     Retried,
     Slept,
+    Step,
     StepState,
 )
 from langgraph_durable.values import clean_text
 
 __all__ = ["Ending", "Passage", "drive", "failure"]
+
+MAX_SHOWN_KEYS = 20
 
 #: Errors that no further attempt of the same code can cure; they burn no attempts.
 INCURABLE = (
@@ -78,7 +81,7 @@ async def drive(agent: Agent, ctx: RunContext, passage: Passage) -> Outcome:
     error: BaseException | None = None
     try:
         ending = await _run(agent, ctx, passage)
-    except Exception as raised:
+    except (Exception, SystemExit) as raised:  # sys.exit() ends the run, not the worker
         error = raised
     finally:
         ctx.state.closed = True
@@ -111,8 +114,9 @@ def _outcome(
         raise error  # a fenced checkpoint noticed it first
     if state.cancelling:
         return Cancelled()
-    if isinstance(error, INCURABLE):
-        return Broke(failure(error))
+    worst = state.broken or error
+    if isinstance(worst, INCURABLE):
+        return Broke(failure(worst))
     # A sibling that failed does not hide a question: the question is put, and the failed
     # node runs again, its recorded steps answered, when the run comes back.
     asked = (*state.asked.values(), *(ending.asked if ending else ()))
@@ -127,7 +131,29 @@ def _outcome(
     untaken = _untaken(ctx, past)
     if untaken is not None:
         return Broke(failure(untaken_answer(ctx.agent, untaken)))
+    _note_unasked(ctx)
     return Done(ending.text(ctx))
+
+
+def _note_unasked(ctx: RunContext) -> None:
+    """Warn of steps that earlier passes recorded and that this one, to its end, did not ask for.
+
+    Code that took another way than before (by the clock, by chance, by what is outside of a
+    step). It is no proof: a call that failed then and not now leads another way as well. So
+    it is an event, and the run's end stands.
+    """
+    if ctx.run.mode != "steps":
+        return
+    recorded: Sequence[Step] = getattr(ctx.journal, "steps", tuple)()
+    keys = [
+        step.key
+        for step in recorded
+        if step.state is StepState.RECORDED
+        and step.epoch < ctx.epoch
+        and not ctx.state.has_used(step.key)
+    ]
+    if keys:
+        ctx.services.note("steps_not_replayed", {"keys": keys[:MAX_SHOWN_KEYS], "count": len(keys)})
 
 
 def _untaken(ctx: RunContext, past: Sequence[Question]) -> Question | None:

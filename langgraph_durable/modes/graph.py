@@ -25,6 +25,7 @@ from langgraph_durable.context import RunContext
 from langgraph_durable.errors import CodeChanged, DurableError, QuestionSwallowed
 from langgraph_durable.modes.ending import Ending
 from langgraph_durable.modes.interrupts import (
+    Known,
     Watch,
     is_answered,
     latest,
@@ -85,7 +86,11 @@ class _Passage:
         self.questions = latest(questions)
         self.past = questions
         self.watch = Watch(ctx.state, ctx.services.types)
-        self.watch.digests = {id_: question.digest for id_, question in self.questions.items()}
+        self.watch.known = {
+            id_: Known(question.digest, value_for_graph(question))
+            for id_, question in self.questions.items()
+            if is_answered(question)
+        }
         self.fed: set[str] = set()  # interrupt ids whose answers LangGraph was given
         self.config: Any = {
             # our id in the metadata: LangGraph ignores an input that is given twice under it
@@ -99,7 +104,9 @@ class _Passage:
         if not self._is_ours(state):
             return await self._rounds(settled_input(self.graph, state.values, self.ctx.run.input))
         await self._refuse_changed_code(state)
-        if not state.next and not state.interrupts:
+        # `next` leaves out tasks whose results are stored, so it is empty as well after a death
+        # between the results of a superstep and the checkpoint behind it: there the graph goes on
+        if not state.tasks:
             return Ending(value=self._output(state.values))  # it had ended; the record was lost
         go_on = self._resume(self._answers(state.interrupts))
         if go_on is None and await self._waits_at_breakpoint(state):
@@ -141,19 +148,15 @@ class _Passage:
             )
 
     def _answers(self, pending: Iterable[Interrupt]) -> dict[str, Any]:
-        answers = {}
-        for interrupt_ in pending:
-            question = self.questions.get(interrupt_.id)
-            if question is not None and is_answered(question) and interrupt_.id not in self.fed:
-                answers[interrupt_.id] = value_for_graph(question)
-        self.fed |= answers.keys()
-        return answers
+        new = {interrupt_.id for interrupt_ in pending} & self.watch.known.keys() - self.fed
+        self.fed |= new
+        return {id_: self.watch.known[id_].answer for id_ in new}
 
     def _shown_before(self, surfaced: Iterable[Interrupt]) -> Iterable[Interrupt]:
         """Return the interrupts that show what their questions showed."""
         for interrupt_ in surfaced:
-            put, question = self.watch.surfaced(interrupt_), self.questions.get(interrupt_.id)
-            if put is not None and question is not None and put.digest == question.digest:
+            put, known = self.watch.surfaced(interrupt_), self.watch.known.get(interrupt_.id)
+            if put is not None and known is not None and put.digest == known.digest:
                 yield interrupt_
 
     @staticmethod
@@ -209,8 +212,8 @@ class _Passage:
         """Return what was put and has no answer yet, as questions."""
         asked: dict[str, Question] = {}
         for put in self.watch.put:
-            known = self.questions.get(put.id)
-            if known is None or not is_answered(known) or known.digest != put.digest:
+            known = self.watch.known.get(put.id)
+            if known is None or known.digest != put.digest:
                 asked.setdefault(put.id, question_of(put, str(self.ctx.services.chance.uuid())))
         return tuple(asked.values())
 

@@ -55,20 +55,28 @@ class Put:
         return f"{self.path}#{self.slot}"
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An answer, and the digest of the payload that it was given for."""
+
+    digest: str
+    answer: Any
+
+
 @dataclass(slots=True)
 class Watch:
     """Sees each `interrupt()` of a pass, and gives it the answer to its own question.
 
-    A task's answers lie in slots, in the order in which they were given. `digests` says for
-    which payload each was given; a call takes the first free slot of its payload.
+    A task's answers lie in slots, in the order in which they were given. `known` says for
+    which payload each was given; a call takes the first free slot of its payload. The answer
+    is ours, not LangGraph's copy of it, which went through another encoding.
     """
 
     state: PassState
     types: Types
-    digests: dict[str, str] = field(default_factory=dict)  # interrupt id -> payload answered
+    known: dict[str, Known] = field(default_factory=dict)  # by interrupt id
     put: list[Put] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)  # ids whose task asked again in this pass
-    taken: set[str] = field(default_factory=set)  # ids whose answer was handed out
     _slots: dict[LazyAtomicCounter, set[int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -86,12 +94,13 @@ class Watch:
         with self._lock:  # sync tools of one task call from several threads
             self.reached.update(ids)
             used = self._slots.setdefault(counter, set())
-            same = [i for i, id_ in enumerate(ids) if self.digests.get(id_, digest) == digest]
-            free = [slot for slot in same if slot not in used]
-            if free:
-                used.add(free[0])
-                self.taken.add(ids[free[0]])
-                return free[0]
+            same = [slot for slot, id_ in enumerate(ids) if self._is_for(id_, digest)]
+            slot = next((slot for slot in same if slot not in used), None)
+            if slot is not None:
+                used.add(slot)
+                if ids[slot] in self.known:
+                    answers[slot] = self.known[ids[slot]].answer
+                return slot
             path = self.state.places.of(namespace)
             schema = _json_schema(local["response_schema"])
             id_ = interrupt_id(namespace, len(answers))
@@ -100,6 +109,9 @@ class Watch:
         if answers:  # all of them, whichever slots this execution came by
             conf[SEND]([(RESUME, list(answers))])
         return len(answers)
+
+    def _is_for(self, id_: str, digest: str) -> bool:
+        return id_ not in self.known or self.known[id_].digest == digest
 
     def surfaced(self, interrupt_: Interrupt) -> Put | None:
         """Return what put an interrupt that came out of the graph."""

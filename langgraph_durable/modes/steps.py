@@ -22,6 +22,7 @@ from langgraph_durable.context import RunContext
 from langgraph_durable.errors import CodeChanged, DurableError, QuestionSwallowed
 from langgraph_durable.modes.ending import Ending
 from langgraph_durable.modes.interrupts import (
+    Known,
     Put,
     Watch,
     is_answered,
@@ -86,7 +87,7 @@ class _Passage:
             if is_answered(question):
                 self.answers.setdefault((_path(question), question.digest), []).append(question)
         self.graph = agent.graph.copy({"checkpointer": _memory() if self.past else None})
-        self.taken: set[str] = set()  # paths of questions whose answers were taken
+        self.fed: set[tuple[str, str, int]] = set()  # (path, digest, occurrence)
 
     async def go(self) -> Ending:
         """Run rounds until the graph ends or a question has no answer."""
@@ -106,7 +107,7 @@ class _Passage:
                 return Ending(value=result.value)
             answers = self._answers(result.interrupts)
             if not answers:
-                return self._parked()
+                return Ending(asked=self._asked())
             given = Command(resume=answers)
             self.ctx.state.next_round()
 
@@ -121,15 +122,10 @@ class _Passage:
                 )
 
     def _refuse_untaken(self) -> None:
+        taken = {path for path, *_ in self.fed}
         for (path, _), questions in self.answers.items():
-            if path not in self.taken:
+            if path not in taken:
                 raise untaken_answer(self.ctx.agent, questions[-1])
-
-    def _parked(self) -> Ending:
-        asked = self._asked()
-        if not asked:
-            raise DurableError("the graph asks again for what was answered; it can't go on")
-        return Ending(asked=asked)
 
     async def _invoke(self, given: Any) -> Any:
         control = RunControl()
@@ -141,7 +137,7 @@ class _Passage:
                     "configurable": {"thread_id": self.ctx.run_id, "__pregel_strict_resume": True},
                 },
                 context=context_for(self.agent, self.ctx),
-                durability="exit" if self.past else None,
+                durability="sync" if self.past else None,
                 control=control,
                 version="v2",
             )
@@ -157,9 +153,12 @@ class _Passage:
             put = self.watch.surfaced(interrupt_)
             question = put and self._answer(put)
             if put and question:
+                which = (put.path, put.digest, put.occurrence)
+                if which in self.fed:
+                    raise DurableError(f"{put.path} asks again for what was answered")
+                self.fed.add(which)
                 answers[put.id] = value_for_graph(question)
-                self.watch.digests[put.id] = put.digest
-                self.taken.add(put.path)
+                self.watch.known[put.id] = Known(put.digest, answers[put.id])
         return answers
 
     def _answer(self, put: Put) -> Question | None:

@@ -86,6 +86,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 20.0
+SHORT_SECONDS = 1.0  # for what a worker does again and again by itself, and must be able to leave
 CLAIM_TRIES = 10  # collisions on a thread in a row; after them the worker polls
 
 
@@ -268,7 +269,10 @@ class RunStore:
         collisions = 0
         while collisions < CLAIM_TRIES:
             try:
-                found = self._run(lambda tx: self._claim(tx, worker, lease_seconds, served))
+                found = self._run(
+                    lambda tx: self._claim(tx, worker, lease_seconds, served),
+                    patience_seconds=SHORT_SECONDS,
+                )
             except IntegrityError:
                 collisions += 1  # another run of that thread was claimed at this instant
                 continue
@@ -295,8 +299,8 @@ class RunStore:
             error = {
                 "type": "CrashLoop",
                 "reason": "crash_loop",
-                "message": f"{row.attempts} workers died one after another while they ran this. "
-                "Find what kills them, then retry the run.",
+                "message": f"the worker died while it ran this, and {row.attempts} attempts in a row "
+                "brought no progress. Find what kills it, then retry the run.",
             }
             self._fail(tx, lease, row.tenant, error, Replayed())
             return _Dead()
@@ -432,7 +436,10 @@ class RunStore:
                 return self._park(tx, lease, row, asked, spared)
             case Slept(seconds):
                 wake_at = self._time.later(seconds)
-                self._leave(tx, lease, row, Status.SLEEPING, spared, "run_slept", run_after=wake_at)
+                self._leave(
+                    tx, lease, row, Status.SLEEPING, spared, "run_slept",
+                    run_after=wake_at, attempts=0,
+                )  # fmt: skip
                 return Status.SLEEPING
             case Drained():
                 # to the front: another worker has it at once
@@ -444,6 +451,7 @@ class RunStore:
                     spared,
                     "run_handed_back",
                     run_after=row.created_at,
+                    attempts=sa.case((queue.progressed(), 0), else_=schema.runs.c.attempts),
                 )
                 notify(tx)
                 return Status.QUEUED
@@ -509,7 +517,7 @@ class RunStore:
         keys = [question.key for question in asked]
         self._leave(
             tx, lease, row, Status.WAITING_HUMAN, spared, "run_parked", {"questions": keys},
-            asked=row.asked + new,
+            asked=row.asked + new, attempts=0,
         )  # fmt: skip
         # a question may have been answered or have expired before the run got here
         if questions.wake(tx, self._time, row.id):
@@ -627,6 +635,7 @@ class RunStore:
             if target is Status.CANCELLED:
                 questions.close_all(tx, self._time, run_id)
             events.append(tx, self._time, run_id, row.tenant, f"run_{target.value}", by)
+            notify(tx)  # its worker looks at its leases, and its thread may be free
             return target
 
         return self._run(work)
@@ -652,6 +661,7 @@ class RunStore:
                 tx, run_id, Status.QUEUED, **fresh
             ):
                 raise IllegalMove(run_id, row.status, Status.QUEUED.value)
+            questions.close_fatal(tx, run_id)
             events.append(tx, self._time, run_id, row.tenant, "run_retried", by)
             notify(tx)
             again = tx.execute(sa.select(schema.runs).where(schema.runs.c.id == run_id)).one()
@@ -673,19 +683,22 @@ class RunStore:
         def due(tx: sa.Connection) -> list[tuple[str, str]]:
             return questions.overdue(tx, self._time)
 
-        done = self._run(asleep)
-        for question_id, run_id in self._run(due, reads_only=True):
+        done = self._run(asleep, patience_seconds=SHORT_SECONDS)
+        for question_id, run_id in self._run(due, reads_only=True, patience_seconds=SHORT_SECONDS):
             expire = _expiring(self._time, question_id, run_id)
             done += self._run(expire)
         return done
 
     def announce(self, worker: str, agents: Collection[str]) -> None:
         """Say that a worker lives and which agents it has."""
-        self._run(lambda tx: queue.announce(tx, self._time, worker, agents))
+        self._run(
+            lambda tx: queue.announce(tx, self._time, worker, agents),
+            patience_seconds=SHORT_SECONDS,
+        )
 
     def depart(self, worker: str) -> None:
         """Forget a worker that stopped in good order."""
-        self._run(lambda tx: queue.depart(tx, worker))
+        self._run(lambda tx: queue.depart(tx, worker), patience_seconds=SHORT_SECONDS)
 
     # --- API keys ----------------------------------------------------------------------
 

@@ -20,11 +20,12 @@ from langgraph_durable.runs import Decision, Lease, Question, QuestionState, Sta
 from langgraph_durable.store import events, rows
 from langgraph_durable.store.locks import lock
 from langgraph_durable.store.rows import Codec
-from langgraph_durable.store.schema import UtcTime, questions, runs
+from langgraph_durable.store.schema import UtcTime, among, questions, runs
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
 
 OPEN = QuestionState.OPEN.value
+IS_OPEN = among(questions.c.state, OPEN)
 
 
 def ask(
@@ -42,7 +43,7 @@ def ask(
     """
     found = tx.execute(
         sa.select(questions.c.id, questions.c.key, questions.c.digest).where(
-            questions.c.run_id == lease.run_id, questions.c.state == OPEN
+            questions.c.run_id == lease.run_id, IS_OPEN
         )
     ).all()
     open_ = {row.key: row for row in found}
@@ -91,7 +92,7 @@ def _insert(
 def _close(tx: sa.Connection, time: Timeline, which: sa.ColumnElement[bool]) -> None:
     tx.execute(
         sa.update(questions)
-        .where(which, questions.c.state == OPEN)
+        .where(which, IS_OPEN)
         .values(state=QuestionState.CLOSED.value, decided_at=time.now())
     )
 
@@ -99,6 +100,19 @@ def _close(tx: sa.Connection, time: Timeline, which: sa.ColumnElement[bool]) -> 
 def close_all(tx: sa.Connection, time: Timeline, run_id: str) -> None:
     """Close what is still open when a run ends."""
     _close(tx, time, questions.c.run_id == run_id)
+
+
+def close_fatal(tx: sa.Connection, run_id: str) -> None:
+    """Close the expired questions that failed a run: retried, it asks them again."""
+    tx.execute(
+        sa.update(questions)
+        .where(
+            questions.c.run_id == run_id,
+            questions.c.state == QuestionState.EXPIRED.value,
+            questions.c.on_expiry == "fail",
+        )
+        .values(state=QuestionState.CLOSED.value)
+    )
 
 
 def decide(
@@ -128,7 +142,7 @@ def decide(
         sa.update(questions)
         .where(
             questions.c.id == question_id,
-            questions.c.state == OPEN,
+            IS_OPEN,
             sa.or_(questions.c.expires_at.is_(None), questions.c.expires_at > time.now()),
         )
         .values(
@@ -211,9 +225,7 @@ def wake(tx: sa.Connection, time: Timeline, run_id: str) -> bool:
 
     It goes to the front of its priority (it has waited since it was submitted).
     """
-    still_open = sa.select(questions.c.id).where(
-        questions.c.run_id == run_id, questions.c.state == OPEN
-    )
+    still_open = sa.select(questions.c.id).where(questions.c.run_id == run_id, IS_OPEN)
     if tx.execute(still_open.limit(1)).first() is not None:
         return False
     moved = tx.execute(
@@ -232,7 +244,7 @@ def overdue(tx: sa.Connection, time: Timeline, limit: int = 100) -> list[tuple[s
     """Return (question id, run id) of open questions past their expiry."""
     found = tx.execute(
         sa.select(questions.c.id, questions.c.run_id)
-        .where(questions.c.state == OPEN, questions.c.expires_at <= time.now())
+        .where(IS_OPEN, questions.c.expires_at <= time.now())
         .order_by(questions.c.expires_at)
         .limit(limit)
     )
@@ -246,7 +258,7 @@ def expire(tx: sa.Connection, time: Timeline, question_id: str, run_id: str) -> 
         sa.update(questions)
         .where(
             questions.c.id == question_id,
-            questions.c.state == OPEN,
+            IS_OPEN,
             questions.c.expires_at <= time.now(),
         )
         .values(state=QuestionState.EXPIRED.value, decided_at=time.now())

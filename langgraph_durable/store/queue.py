@@ -16,13 +16,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost
-from langgraph_durable.runs import FINAL, Lease, Mode, Replayed, Status, sources
+from langgraph_durable.runs import Lease, Mode, Replayed, Status, sources
 from langgraph_durable.store import events
-from langgraph_durable.store.schema import UtcTime, runs, steps, workers
+from langgraph_durable.store.schema import ENDED, OWNED, UtcTime, among, runs, steps, workers
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
 
-LEASED = (Status.RUNNING.value, Status.CANCELLING.value)
 FORGET_SECONDS = 86_400.0  # a worker that was killed leaves a row; its name never comes back
 
 
@@ -52,12 +51,14 @@ class Served:
 
     A run of an agent whose *name* nobody live has announced is claimed by an adopting
     worker, which fails it with a message; a known name with another version waits for a
-    worker that has it.
+    worker that has it. Without `last_chances` runs are left alone that one more death of
+    their worker would fail.
     """
 
     agents: Collection[tuple[str, str]]
     adopts: bool = True
     live_seconds: float = 60.0
+    last_chances: bool = True
 
 
 # --- submit ----------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def _refuse_if_busy(tx: sa.Connection, new: NewRun) -> None:
             runs.c.tenant == new.tenant,
             runs.c.thread == new.thread,
             runs.c.id != new.id,
-            runs.c.status.not_in([status.value for status in FINAL]),
+            sa.not_(among(runs.c.status, *ENDED)),
         )
     ).first()
     if busy is not None and not _same_key(tx, new):
@@ -162,23 +163,19 @@ def claim(
             unique index `runs_hold_thread` decides); the caller tries the next candidate.
     """
     over = _candidates(time, served).where(
-        runs.c.status.in_(LEASED), runs.c.lease_until < time.now()
+        among(runs.c.status, *OWNED), runs.c.lease_until < time.now()
     )
+    if not served.last_chances:
+        over = over.where(sa.or_(runs.c.attempts + 2 != runs.c.max_attempts, progressed()))
     due = _candidates(time, served).where(
-        runs.c.status == Status.QUEUED.value, runs.c.run_after <= time.now(), _thread_is_free()
+        among(runs.c.status, Status.QUEUED), runs.c.run_after <= time.now(), _thread_is_free()
     )
     over = over.order_by(runs.c.lease_until)
     due = due.order_by(runs.c.priority.desc(), runs.c.run_after, runs.c.id)
     # SQLite ignores FOR UPDATE; its write transaction is the lock.
     over, due = (q.limit(1).with_for_update(skip_locked=True) for q in (over, due))
     taken = sa.func.coalesce(over.scalar_subquery(), due.scalar_subquery())
-    progressed = sa.or_(
-        runs.c.progress_epoch == runs.c.epoch,
-        sa.exists().where(
-            steps.c.run_id == runs.c.id, steps.c.epoch == runs.c.epoch, steps.c.state == "recorded"
-        ),
-    )
-    died = sa.case((progressed, 1), else_=runs.c.attempts + 1)
+    died = sa.case((progressed(), 1), else_=runs.c.attempts + 1)
     statement = (
         sa.update(runs)
         .where(runs.c.id == taken)
@@ -199,6 +196,14 @@ def claim(
         .returning(*runs.c)
     )
     return tx.execute(statement).one_or_none()
+
+
+def progressed() -> sa.ColumnElement[bool]:
+    """Whether the claim that holds the run (or held it last) recorded a step or a checkpoint."""
+    recorded = sa.exists().where(
+        steps.c.run_id == runs.c.id, steps.c.epoch == runs.c.epoch, steps.c.state == "recorded"
+    )
+    return sa.or_(runs.c.progress_epoch == runs.c.epoch, recorded.correlate(runs))
 
 
 def _candidates(time: Timeline, served: Served) -> sa.Select[Any]:
@@ -239,7 +244,7 @@ def _thread_is_free() -> sa.ColumnElement[bool]:
             other.c.tenant == runs.c.tenant,
             other.c.thread == runs.c.thread,
             other.c.id != runs.c.id,
-            other.c.status.not_in([status.value for status in FINAL]),
+            sa.not_(among(other.c.status, *ENDED)),
             sa.or_(other.c.holds_thread, earlier),
         )
         .correlate(runs)
@@ -253,7 +258,7 @@ def _thread_is_free() -> sa.ColumnElement[bool]:
 def owned(lease: Lease) -> sa.ColumnElement[bool]:
     """Return the fence: this run, under this claim, still leased."""
     return sa.and_(
-        runs.c.id == lease.run_id, runs.c.epoch == lease.epoch, runs.c.status.in_(LEASED)
+        runs.c.id == lease.run_id, runs.c.epoch == lease.epoch, among(runs.c.status, *OWNED)
     )
 
 
@@ -267,7 +272,7 @@ def heartbeat(
     pairs = {(lease.run_id, lease.epoch): lease for lease in leases}
     found = tx.execute(
         sa.update(runs)
-        .where(sa.tuple_(runs.c.id, runs.c.epoch).in_(list(pairs)), runs.c.status.in_(LEASED))
+        .where(sa.tuple_(runs.c.id, runs.c.epoch).in_(list(pairs)), among(runs.c.status, *OWNED))
         .values(lease_until=time.later(lease_seconds))
         .returning(runs.c.id, runs.c.epoch, runs.c.status)
     )
@@ -285,7 +290,7 @@ def move(tx: sa.Connection, lease: Lease, target: Status, **values: Any) -> sa.R
         IllegalMove: no other worker has it, but its status does not lead to `target`.
     """
     left = {"worker": None, "lease_until": None, "previous_worker": runs.c.worker}
-    if target.value in LEASED:
+    if target.value in OWNED:
         left = {}  # it stays with its worker
     row = tx.execute(
         sa.update(runs)
@@ -293,7 +298,7 @@ def move(tx: sa.Connection, lease: Lease, target: Status, **values: Any) -> sa.R
             runs.c.id == lease.run_id,
             runs.c.epoch == lease.epoch,
             runs.c.status.in_([status.value for status in sources(target)]),
-            runs.c.status.in_(LEASED),
+            among(runs.c.status, *OWNED),
         )
         .values(status=target.value, **left, **values)
         .returning(*runs.c)
@@ -353,7 +358,7 @@ def wake_sleepers(tx: sa.Connection, time: Timeline) -> int:
     """Queue the sleeping runs whose time has come; return how many."""
     due = tx.execute(
         sa.update(runs)
-        .where(runs.c.status == Status.SLEEPING.value, runs.c.run_after <= time.now())
+        .where(among(runs.c.status, Status.SLEEPING), runs.c.run_after <= time.now())
         .values(status=Status.QUEUED.value)
         .returning(runs.c.id, runs.c.tenant)
     ).all()

@@ -61,9 +61,12 @@ def _listen(connection: sa.Connection, ring: Callable[[], None], stopping: threa
     raw.autocommit = True
     raw.execute(f"LISTEN {CHANNEL}")
     ring()  # what was queued before we listened
-    while not stopping.is_set():
-        for _ in raw.notifies(timeout=0.5, stop_after=1):
-            ring()
+    try:
+        while not stopping.is_set():
+            for _ in raw.notifies(timeout=0.5, stop_after=1):
+                ring()
+    finally:
+        connection.invalidate()  # closed without a rollback: it may be broken
 
 
 def _watch(connection: sa.Connection, ring: Callable[[], None], stopping: threading.Event) -> None:

@@ -44,6 +44,10 @@ class FakeClock:
         """Turn the clock forward."""
         self._now += timedelta(seconds=seconds)
 
+    def turn_to(self, time: datetime) -> None:
+        """Set the clock."""
+        self._now = time
+
 
 class SeededChance:
     """Random numbers and ids that are the same in every test run."""

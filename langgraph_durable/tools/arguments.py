@@ -132,7 +132,7 @@ def of_langchain(tool: str, made: BaseTool, hidden: Collection[str]) -> Signatur
     model = made.tool_call_schema
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return of_schema(tool, schema, hidden)
-    _refuse_injected(tool, made, model)
+    _refuse_injected(tool, made, {*model.model_fields, *hidden})
     names, takes_any = set(schema.get("properties", {})), model.model_config.get("extra") == "allow"
 
     def check(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,9 +171,9 @@ def _is_call_id(field: Any) -> bool:
     return any(m is InjectedToolCallId or isinstance(m, InjectedToolCallId) for m in field.metadata)
 
 
-def _refuse_injected(tool: str, made: BaseTool, model: type[BaseModel]) -> None:
+def _refuse_injected(tool: str, made: BaseTool, given: Collection[str]) -> None:
     for name, field in _fields(made).items():
-        if name not in model.model_fields and field.is_required() and not _is_call_id(field):
+        if name not in given and field.is_required() and not _is_call_id(field):
             raise BadInput(
                 f"tool {tool!r}: argument {name!r} is injected by LangGraph's ToolNode, and a step "
                 "calls the tool without one. Make it a plain argument and pass what it needs."

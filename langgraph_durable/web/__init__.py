@@ -9,15 +9,17 @@ tenant: what belongs to another tenant is not found, wherever its id is put.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.staticfiles import StaticFiles
 
 from langgraph_durable.app import Durable
-from langgraph_durable.web import keys, problems, questions, runs
-from langgraph_durable.web.auth import binding
+from langgraph_durable.web import keys, page, problems, questions, runs
 from langgraph_durable.web.watch import Watch
 
 __all__ = ["create_app", "router"]
@@ -34,16 +36,7 @@ def router(durable: Durable, *, prefix: str = "/v1") -> APIRouter:
     Raises:
         MissingPepper: keys can't be checked, because no pepper is set.
     """
-    durable.keys.derive("check")
-    watch = Watch(durable.store.newest_event)
-
-    def watching(request: Request) -> None:
-        request.state.langgraph_watch = watch
-
-    api = APIRouter(prefix=prefix, dependencies=[Depends(binding(durable)), Depends(watching)])
-    for part in (runs.routes, questions.routes, keys.routes):
-        api.include_router(part)
-    return api
+    return _bound(durable, Watch(durable.store.newest_event), prefix, _API)
 
 
 def create_app(durable: Durable) -> FastAPI:
@@ -52,7 +45,7 @@ def create_app(durable: Durable) -> FastAPI:
     Raises:
         MissingPepper: keys can't be checked, because no pepper is set.
     """
-    app = FastAPI(
+    app = _App(
         title="langgraph_durable",
         version=__version__,
         description=__doc__,
@@ -65,8 +58,43 @@ def create_app(durable: Durable) -> FastAPI:
             Exception: _answer,
         },
     )
-    app.include_router(router(durable))
+    watch = Watch(durable.store.newest_event)
+    app.include_router(_bound(durable, watch, "/v1", _API))
+    app.include_router(_bound(durable, watch, "", (page.routes.routes,)))
+    app.mount("/static", StaticFiles(packages=[("langgraph_durable.web.page", "static")]))
     return app
+
+
+class _App(FastAPI):
+    """FastAPI documents every model as plain JSON; a problem is `application/problem+json` only."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the document of the API."""
+        document = super().openapi()
+        for methods in document["paths"].values():
+            for operation in methods.values():
+                for answer in operation["responses"].values():
+                    content = answer.get("content", {})
+                    if problems.MEDIA_TYPE in content:
+                        content.pop("application/json", None)
+        return document
+
+
+_API = (runs.routes, questions.routes, keys.routes)
+
+
+def _bound(durable: Durable, watch: Watch, prefix: str, parts: Sequence[APIRouter]) -> APIRouter:
+    """Return a router whose routes know their Durable; its requests carry it."""
+    durable.keys.derive("check")  # a missing pepper is told now, not to the first caller
+
+    def bind(request: Request) -> None:
+        request.state.langgraph_durable = durable
+        request.state.langgraph_watch = watch
+
+    whole = APIRouter(prefix=prefix, dependencies=[Depends(bind)])
+    for part in parts:
+        whole.include_router(part)
+    return whole
 
 
 async def _answer(request: Request, error: Exception) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -75,15 +74,6 @@ class Caller:
         """
         if role not in self.key.roles:
             raise Forbidden(what, role)
-
-
-def binding(durable: Durable) -> Callable[[Request], None]:
-    """Return the dependency that tells the routes of a router which Durable is theirs."""
-
-    def bind(request: Request) -> None:
-        request.state.langgraph_durable = durable
-
-    return bind
 
 
 def caller(

@@ -198,8 +198,12 @@ def _declares_too_much(request: Request) -> bool:
     return len(declared) > len(str(MAX_BODY_BYTES)) or int(declared) > MAX_BODY_BYTES
 
 
-class ProblemRoute(APIRoute):
-    """A route with a limit on bodies, strict JSON, and problem details for every error."""
+class GuardedRoute(APIRoute):
+    """A route with a limit on bodies and strict JSON, whose errors are all answered."""
+
+    def answer_to(self, error: Exception, request: Request) -> Response:
+        """Return what an error looks like outside."""
+        raise NotImplementedError
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler, dependencies and validation included."""
@@ -211,6 +215,14 @@ class ProblemRoute(APIRoute):
                     raise BodyTooLarge
                 return await handle(_StrictRequest(request.scope, _limited(request)))
             except Exception as error:
-                return answer_to(error, request)
+                return self.answer_to(error, request)
 
         return handled
+
+
+class ProblemRoute(GuardedRoute):
+    """A route of the API: its errors are problem details."""
+
+    def answer_to(self, error: Exception, request: Request) -> Response:
+        """Return the problem details of an error."""
+        return answer_to(error, request)

@@ -115,6 +115,17 @@ def read_run(caller: Known, run_id: str) -> RunDetail:
     return _detail(caller, caller.run(run_id))
 
 
+_SSE = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "id": {"type": "string", "description": "Send it back as Last-Event-ID."},
+        "event": {"type": "string"},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
+
+
 @routes.get(
     "/{run_id}/events",
     response_class=Response,
@@ -123,7 +134,7 @@ def read_run(caller: Known, run_id: str) -> RunDetail:
         200: {
             "description": "Each event has an `id`, its type as `event`, and EventOut as `data`. "
             "The last one is `end`; then the stream closes.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {"schema": _SSE}},
         },
         204: {"description": "The run has ended and Last-Event-ID was its last event."},
     },

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from supportpilot.billing.store import BillingStore
 
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 5.0
 PATIENCE_SECONDS = 60.0
 POLL_SECONDS = 0.02
 STOP_SECONDS = 15.0

@@ -251,6 +251,7 @@ def _patient(world: World) -> Any:
 
     async def sits(state: State) -> Any:
         world.ledger.note("sits", current_run().run_id)
+        await asyncio.sleep(state.get("seconds", 0.0))
         await world.gates.wait("patient")
         return {"results": ["sat"]}
 

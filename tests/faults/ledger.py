@@ -84,7 +84,9 @@ class Ledger:
 
     @staticmethod
     def _judge(db: sqlite3.Connection, run_id: str, key: str, token: int) -> str:
-        (latest,) = db.execute("SELECT max(token) FROM calls WHERE run_id = ?", (run_id,)).fetchone()
+        (latest,) = db.execute(
+            "SELECT max(token) FROM calls WHERE run_id = ?", (run_id,)
+        ).fetchone()
         if latest is not None and token < latest:
             return "stale"
         seen = db.execute("SELECT 1 FROM calls WHERE key = ? AND verdict = 'done'", (key,))
@@ -93,11 +95,11 @@ class Ledger:
     def calls(self, tool: str | None = None, run_id: str | None = None) -> list[Entry]:
         """Return what was called, in order."""
         with self._open() as db:
-            rows = db.execute("SELECT tool, run_id, key, token, pid, verdict FROM calls ORDER BY id")
+            rows = db.execute(
+                "SELECT tool, run_id, key, token, pid, verdict FROM calls ORDER BY id"
+            )
             found = [Entry(*row) for row in rows]
-        return [
-            e for e in found if tool in (None, e.tool) and run_id in (None, e.run_id)
-        ]
+        return [e for e in found if tool in (None, e.tool) and run_id in (None, e.run_id)]
 
     def effects(self, run_id: str | None = None) -> list[Entry]:
         """Return what really changed the world."""
@@ -147,7 +149,7 @@ class Gates:
         """Wait in a coroutine until the gate is open."""
         if self.is_armed(name):
             self._arrive(name)
-            while self.is_armed(name):
+            while self.is_armed(name):  # noqa: ASYNC110 - another process opens it
                 await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -9,6 +9,8 @@ import pytest
 from langgraph_durable import Status
 from langgraph_durable.runs import StepState
 
+LONG = 30.0
+
 
 @pytest.mark.promise("H-11")
 def test_a_cancel_waits_for_the_call_in_flight(town, mode):
@@ -32,12 +34,10 @@ def test_a_cancel_waits_for_the_call_in_flight(town, mode):
     assert worker.is_alive
 
 
-LONG = 30.0
-
-
 @pytest.mark.promise("H-11")
-def test_a_cancel_waits_for_a_sync_node_too(town, mode):
+def test_a_cancel_waits_for_a_sync_node_too(sqlite_town, mode):
     """Plain LangGraph code in a thread is not a step, but it is just as much in flight."""
+    town = sqlite_town
     town.gates.arm("raw")
     run_id = town.submit(f"raw.{mode}")
     town.worker(lease=LONG)
@@ -68,11 +68,12 @@ def test_the_next_run_on_the_thread_works(town):
     next_id = town.submit("chat.graph", {"messages": [("user", "hello")]}, thread="t1")
     run = town.succeeded(next_id)
     assert run.output["messages"][-1].content == "done"
-    assert any("cancel" in str(m.content).lower() for m in run.output["messages"])
+    assert [m.type for m in run.output["messages"]] == ["human", "ai", "tool", "human", "ai"]
 
 
 @pytest.mark.promise("H-11")
-def test_a_run_whose_worker_died_while_it_was_cancelled_is_settled_by_another(town, mode):
+def test_a_run_whose_worker_died_while_it_was_cancelled_is_settled_by_another(sqlite_town, mode):
+    town = sqlite_town
     town.gates.arm("hold")
     run_id = town.submit(f"hold.{mode}")
     worker = town.worker()
@@ -82,7 +83,9 @@ def test_a_run_whose_worker_died_while_it_was_cancelled_is_settled_by_another(to
     town.gates.open("hold")
     town.worker()
     run = town.until(run_id, "cancelled")
-    assert town.step(run_id, "hold").state is StepState.INTENT  # the outcome is unknown, and says so
+    assert (
+        town.step(run_id, "hold").state is StepState.INTENT
+    )  # the outcome is unknown, and says so
     assert not town.ledger.calls("hold", run_id)
     assert not town.ledger.calls("later", run_id)
     assert run.finished_at is not None

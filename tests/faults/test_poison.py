@@ -39,19 +39,26 @@ class Supervisor(threading.Thread):
 
 
 @pytest.mark.promise("S-11")
-def test_a_run_that_kills_its_worker_ends_as_a_crash_loop(town, mode):
-    """The others, that die with it each time and make no progress, are not taken down."""
-    town.gates.arm("patient")
-    patient = [town.submit(f"patient.{mode}") for _ in range(4)]
+def test_a_run_that_kills_its_worker_ends_as_a_crash_loop(sqlite_town, mode):
+    _crash_loop(sqlite_town, mode)
+
+
+@pytest.mark.promise("S-11")
+def test_a_run_that_kills_its_worker_ends_as_a_crash_loop_on_postgres(postgres_town):
+    _crash_loop(postgres_town, "steps")
+
+
+def _crash_loop(town, mode):
+    """The others, that die with it and have recorded nothing yet, are not taken down by it."""
+    patient = [town.submit(f"patient.{mode}", {"seconds": 1.0}) for _ in range(3)]
     with Supervisor(town, lease=0.6) as supervisor:
-        town.reached("patient", 4)
+        eventually(lambda: len(town.ledger.calls("sits")) == 3, "the others", context=town.logs)
         killer = town.submit(f"killer.{mode}")
-        run = town.until(killer, "failed", seconds=40)
+        run = town.until(killer, "failed")
         assert run.error["reason"] == "crash_loop"
         assert run.attempts == run.max_attempts == 3
         assert len(town.ledger.calls("kill", killer)) == 3
         assert supervisor.deaths == 3
-        town.gates.open("patient")
         for run_id in patient:
             town.succeeded(run_id)
     assert {w.returncode for w in town.workers[:3]} == {-signal.SIGKILL}
@@ -140,4 +147,3 @@ def test_a_newer_schema_stops_the_worker(sqlite_town):
     assert again.wait() == 5
     assert "newer than this code" in again.log()
     assert "Traceback" not in again.log()
-    eventually(lambda: True, "")

@@ -7,24 +7,26 @@ gives the exit code (negative for a signal) or null.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from typing import Any
 
-import langgraph.checkpoint.sqlite.aio
-import sqlalchemy.dialects.postgresql.psycopg
-import sqlalchemy.dialects.sqlite.pysqlite
-
-import langgraph_durable.checkpoint.sqlite  # noqa: F401
 from langgraph_durable import cli
 
-try:
-    import langgraph_durable.checkpoint.postgres  # noqa: F401
-except ImportError:
-    pass
+for module in (
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite.pysqlite",
+    "langgraph_durable.checkpoint.sqlite",
+    "langgraph_durable.checkpoint.postgres",
+):
+    with contextlib.suppress(ImportError):  # not installed: then nobody asks for it
+        importlib.import_module(module)
 
 
 def _start(argv: list[str], env: dict[str, str], log: str) -> int:
@@ -51,8 +53,6 @@ def _start(argv: list[str], env: dict[str, str], log: str) -> int:
 
 
 def _main() -> int:
-    import threading
-
     try:
         cli.main()
     except SystemExit as ended:

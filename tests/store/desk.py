@@ -76,6 +76,12 @@ class Desk:
         decision = decision or Decision.approve("mei")
         return self.store.decide(question_id, decision, approval_id=str(uuid.uuid4()), **more)
 
+    def wipe(self) -> None:
+        """Empty every table."""
+        with self.engine.begin() as tx:
+            for table in schema.metadata.sorted_tables:
+                tx.execute(sa.delete(table))
+
     def dump(self) -> dict[str, list[tuple[Any, ...]]]:
         """Return every row of every table, to show that nothing changed."""
         with self.engine.connect() as tx:

@@ -41,7 +41,7 @@ def upgrade(url: str, barrier: Any, told: Any) -> None:
         told.put("ok")
 
 
-def work(url: str, name: str, runs: int, told: Any) -> None:
+def work(url: str, name: str, told: Any) -> None:
     """Claim, record three steps, settle, until all runs have ended; report what was logged."""
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
@@ -50,10 +50,12 @@ def work(url: str, name: str, runs: int, told: Any) -> None:
     store = RunStore(open_engine(url))
     done: list[str] = []
     try:
-        while _unfinished(store):
+        while True:
             claim = store.claim(name, 60, Served([("a", "1")]))
             if claim is None:
-                time.sleep(0.005)
+                if not _unfinished(store):
+                    break
+                time.sleep(0.02)
                 continue
             for seq in (1, 2, 3):
                 value = json.dumps([name, claim.lease.epoch])

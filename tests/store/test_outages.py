@@ -22,9 +22,7 @@ from langgraph_durable.store import RunStore, Write, open_engine
 @pytest.fixture
 def on_postgres(postgres_with_schema: str) -> Iterator[Desk]:
     desk = Desk(postgres_with_schema, None)
-    with desk.engine.begin() as tx:
-        for table in ("runs", "steps", "questions", "events", "workers"):
-            tx.exec_driver_sql(f"DELETE FROM {table}")
+    desk.wipe()
     yield desk
     desk.engine.dispose()
 
@@ -174,7 +172,7 @@ def test_a_database_that_stays_away_is_an_error_of_the_store_in_bounded_time(
         lambda: desk.store.claim("w", 60, _served()),
         desk.store.sweep,
     ):
-        with pytest.raises(StoreError, match="the database can't be used: .*gone"):
+        with pytest.raises(StoreError, match=r"the database can't be used: .*gone"):
             call()
 
 
@@ -220,7 +218,7 @@ def test_whoever_waits_waits_for_the_run_and_nothing_else(on_postgres: Desk):
     }
     with desk.engine.connect() as holder:
         holder.exec_driver_sql("SELECT 1 FROM runs FOR UPDATE")
-        waiting = [threading.Thread(target=call) for call in calls.values()]
+        waiting = [threading.Thread(target=at_once, args=(call,)) for call in calls.values()]
         for thread in waiting:
             thread.start()
         seen = _waiting(desk, len(calls))
@@ -346,7 +344,7 @@ def test_four_worker_processes_and_a_reader_share_one_sqlite_file(
     runs = [desk.submit() for _ in range(count)]
     told = processes.context().Queue()
     caplog.set_level(logging.WARNING)
-    workers = [processes.started(processes.work, desk.url, f"w{i}", count, told) for i in range(4)]
+    workers = [processes.started(processes.work, desk.url, f"w{i}", told) for i in range(4)]
     reports: list[Any] = []
     while len(reports) < len(workers):  # reads throughout
         desk.run(runs[len(reports)].id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
@@ -16,18 +16,18 @@ FINISHED, PARKED, QUEUED = 50_000, 5_000, 200
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {0})"
 RUNS = (
     "INSERT INTO runs (id, tenant, agent, version, mode, thread, status, input, run_after, "
-    f"created_at, holds_thread) {NUMBERS} SELECT '{{1}}' || i, 't' || (i % 100), 'a', '1', 'steps', "
-    "'{1}' || i, '{1}', '{{}}', '2026-01-01 00:00:00', '2026-01-01 00:00:00', {2} FROM n"
+    f"created_at, asked, holds_thread) {NUMBERS} SELECT '{{1}}' || i, 't' || (i %% 100), 'a', '1', 'steps', "
+    "'{1}' || i, '{1}', '{{}}', '2026-01-01 00:00:00', '2026-01-01 00:00:00', 1, {2} FROM n"
 )
 QUESTIONS = (
     "INSERT INTO questions (id, run_id, tenant, key, kind, tool, payload, digest, allowed, "
     f"on_expiry, state, asked_at, expires_at) {NUMBERS} SELECT '{{1}}' || i, 'waiting_human' || "
-    "(i % 5000), 't' || (i % 100), '{1}' || i, 'tool', '', '1', '', '[]', 'fail', '{1}', "
+    "(i %% 5000), 't' || (i %% 100), '{1}' || i, 'tool', '', '1', '', '[]', 'fail', '{1}', "
     "'2026-01-01 00:00:00', '2099-01-01 00:00:00' FROM n"
 )
 STEPS = (
     "INSERT INTO steps (run_id, key, kind, name, state, fingerprint, request, place, recorded_at) "
-    f"{NUMBERS} SELECT 'succeeded' || (i / 10), 'k' || (i % 10), 'once', '', 'recorded', '', '', '', "
+    f"{NUMBERS} SELECT 'succeeded' || (i / 10), 'k' || (i %% 10), 'once', '', 'recorded', '', '', '', "
     "'2026-01-01 00:00:00' FROM n"
 )
 EVENTS = (
@@ -36,13 +36,8 @@ EVENTS = (
 )
 
 
-@pytest.fixture(scope="module")
-def _plans() -> dict[str, Desk]:
-    return {}
-
-
 @pytest.fixture
-def crowded(live: Desk) -> Iterator[Desk]:
+def crowded(live: Desk) -> Desk:
     """A database with many finished and parked runs, and a few that are due."""
     with live.engine.begin() as tx:
         for status, count, holds in (
@@ -51,16 +46,20 @@ def crowded(live: Desk) -> Iterator[Desk]:
             ("sleeping", PARKED, "true"),
             ("queued", QUEUED, "false"),
         ):
-            tx.exec_driver_sql(RUNS.format(count, status, holds))
+            fill(tx, RUNS.format(count, status, holds))
         for state, count in (("open", PARKED), ("decided", 20_000)):
-            tx.exec_driver_sql(QUESTIONS.format(count, state))
-        tx.exec_driver_sql(STEPS.format(20_000))
-        tx.exec_driver_sql(EVENTS.format(20_000))
+            fill(tx, QUESTIONS.format(count, state))
+        fill(tx, STEPS.format(20_000))
+        fill(tx, EVENTS.format(20_000))
         tx.exec_driver_sql(
             "UPDATE runs SET run_after = '2099-01-01 00:00:00' WHERE status = 'sleeping'"
         )
         tx.exec_driver_sql("ANALYZE")
-    yield live
+    return live
+
+
+def fill(tx: sa.Connection, sql: str) -> None:
+    tx.exec_driver_sql(sql if tx.dialect.name == "postgresql" else sql.replace("%%", "%"), ())
 
 
 def plans(desk: Desk, call: Callable[[], object]) -> str:
@@ -97,7 +96,7 @@ def test_statements_of_a_busy_day_find_their_rows_by_an_index(crowded: Desk):
     store = crowded.store
     lease = Lease("succeeded7", 1, "w")
     reads: list[tuple[str, Callable[[], object], list[str]]] = [
-        ("claim", crowded.claim, ["runs_due", "runs_leased"]),
+        ("claim", crowded.claim, ["runs_due", "runs_leased|runs_by_status", "runs_on_thread"]),
         ("heartbeat", lambda: store.heartbeat([lease], 60), []),
         ("put", lambda: store.put_steps([Write(lease, step())], 60), []),
         ("get", lambda: store.get("waiting_human7"), ["questions_of_run"]),
@@ -111,7 +110,7 @@ def test_statements_of_a_busy_day_find_their_rows_by_an_index(crowded: Desk):
     for name, call, indexes in reads:
         plan = plans(crowded, call)
         for index in indexes:
-            assert index in plan, f"{name}:\n{plan}"
+            assert re.search(index, plan), f"{name}:\n{plan}"
         for table in ("runs", "steps", "questions", "events"):
             assert not reads_all(plan, table), f"{name} reads all of {table}:\n{plan}"
         if name in ("journal", "get"):

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 
 import pytest
-import sqlalchemy as sa
 from desk import Desk, question, step
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,7 +24,6 @@ from langgraph_durable.runs import (
     Slept,
     Status,
 )
-from langgraph_durable.store import schema
 
 ERROR = {"type": "E", "message": "no"}
 LEASED = {Status.RUNNING, Status.CANCELLING}
@@ -53,21 +51,22 @@ def _reach(desk: Desk, status: Status) -> Lease:
 
 
 @pytest.mark.promise("S-02")
-@pytest.mark.parametrize("target", list(Status))
 @pytest.mark.parametrize("source", list(Status))
 def test_a_worker_makes_exactly_the_moves_of_the_table_and_only_from_what_it_owns(
-    desk: Desk, source: Status, target: Status
+    desk: Desk, source: Status
 ):
-    lease = _reach(desk, source)
-    allowed = source in LEASED and target in NEXT[source]
-    try:
-        desk.store.set_status(lease, target)
-    except DurableError:
-        assert not allowed
-        assert desk.status(lease) is source
-    else:
-        assert allowed
-        assert desk.status(lease) is target
+    for target in Status:
+        desk.wipe()
+        lease = _reach(desk, source)
+        allowed = source in LEASED and target in NEXT[source]
+        try:
+            desk.store.set_status(lease, target)
+        except DurableError:
+            assert not allowed, target
+            assert desk.status(lease) is source
+        else:
+            assert allowed, target
+            assert desk.status(lease) is target
 
 
 @pytest.mark.promise("S-63")
@@ -131,7 +130,7 @@ class History:
 
     def move(self, name: str, *args: object) -> None:
         before = self.desk.run(self.run_id)
-        steps = {s.key: s for s in self.desk.store.list_steps(self.run_id)}
+        steps = {s.key: s for s in self.desk.store.list_steps(self.run_id) if s.value}
         self.retried = False
         with contextlib.suppress(DurableError):
             getattr(self, name)(*args)
@@ -203,16 +202,15 @@ setattr(History, "pass", lambda self, seconds: self.desk.clock.advance(seconds))
 @pytest.mark.promise("S-05")
 @given(moves=st.lists(MOVES, min_size=3, max_size=25))
 @settings(
-    max_examples=30,
+    max_examples=25,
+    derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_a_finished_run_never_moves_again_and_no_older_epoch_is_ever_visible(
     desk: Desk, moves: list[tuple[str, ...]]
 ):
-    with desk.engine.begin() as tx:
-        for table in schema.metadata.sorted_tables:
-            tx.execute(sa.delete(table))
+    desk.wipe()
     history = History(desk)
     for move in moves:
         history.move(*move)

@@ -64,6 +64,10 @@ def durable(**more: Any) -> DurableMiddleware:
     return DurableMiddleware(reads=["look"], effects={"pay": "idempotent"}, **more)
 
 
+class Verdict(BaseModel):
+    refund: bool
+
+
 PAY = [calls(("look", {"invoice": "A"})), calls(("pay", {"amount": 42}), first=2), last_words]
 BOTH = [calls(("look", {"invoice": "A"}), ("pay", {"amount": 42})), last_words]
 
@@ -377,6 +381,42 @@ def test_a_tool_that_is_on_the_hub_needs_no_other_declaration(desk: Desk) -> Non
     assert question.tool == "billing.pay"
 
 
+def test_a_changed_call_is_not_told_to_the_model_as_a_failed_one(desk: Desk) -> None:
+    """A ToolNode that handles every error can't hide that the code isn't deterministic."""
+
+    def build() -> None:
+        def model(state: MessagesState) -> Any:
+            n = desk.world.do("model")  # not a step: each pass asks for something else
+            return {"messages": [calls(("look", {"invoice": str(n)}))]}
+
+        def ask(state: MessagesState) -> Any:
+            return {"messages": [AIMessage(interrupt("go on?"))]}
+
+        tools = ToolNode(
+            [durable_tool(tools_of(desk.world)[0], effect="read")], handle_tool_errors=True
+        )
+        graph = StateGraph(MessagesState)
+        graph.add_node("model", model)
+        graph.add_node("tools", tools)
+        graph.add_node("ask", ask)
+        graph.add_edge(START, "model")
+        graph.add_edge("model", "tools")
+        graph.add_edge("tools", "ask")
+        desk.graph(graph)
+
+    build()
+    run = desk.work(desk.submit())
+    build()
+    desk.durable.decide(run.questions[0].id, Decision.respond("mei", "yes"))
+    run = desk.work(run.id)
+    if desk.mode == "graph":  # a checkpoint stands between them
+        assert run.status is Status.SUCCEEDED
+    else:
+        assert run.status is Status.FAILED
+        assert run.error is not None
+        assert run.error["type"] == "NonDeterminismError"
+
+
 # --- LangChain's own human in the loop -------------------------------------------------
 
 
@@ -387,19 +427,28 @@ def in_the_loop(mode: Any, **allowed: Any) -> HumanInTheLoopMiddleware[Any, Any,
 
 
 @pytest.mark.parametrize("asking", ["batched", "per_call"])
-@pytest.mark.parametrize("choice", ["approve", "edit", "reject", "respond"])
-@pytest.mark.parametrize("durably", [True, False])
+@pytest.mark.parametrize(
+    ("choice", "where"),
+    [
+        ("approve", "outside"),
+        ("edit", "outside"),
+        ("reject", "outside"),
+        ("respond", "outside"),
+        ("edit", "inside"),
+        ("edit", "without"),
+    ],
+)
 def test_human_in_the_loop_middleware_is_answered_by_decisions(
-    desk: Desk, asking: str, choice: str, durably: bool
+    desk: Desk, asking: str, choice: str, where: str
 ) -> None:
-    """Across a restart, in both modes, with and without journaled calls."""
+    """Across a restart, in both modes; listed before ours, after it, and without it."""
 
     def build() -> None:
-        extra = [durable()] if durably else []
-        tools = tools_of(desk.world)
-        if not durably:
+        tools, loop = tools_of(desk.world), in_the_loop(asking)
+        if where == "without":
             tools[1] = durable_tool(tools[1], effect="idempotent")
-        desk.agent(BOTH, tools, in_the_loop(asking), *extra)
+        order = {"outside": [loop, durable()], "inside": [durable(), loop], "without": [loop]}
+        desk.agent(BOTH, tools, *order[where])
 
     build()
     run = desk.work(desk.submit())
@@ -424,7 +473,7 @@ def test_human_in_the_loop_middleware_is_answered_by_decisions(
     }[choice]
     assert want in said(run)
     assert desk.world.done["pay"] == (choice in ("approve", "edit"))
-    if durably:
+    if where != "without":
         assert desk.world.done["look"] == 1
         assert desk.asked == 2
 
@@ -606,9 +655,6 @@ def test_a_durable_model_keeps_its_tools_and_its_answer(desk: Desk) -> None:
 
 
 def test_commands_and_structured_answers_come_back_from_the_journal(desk: Desk) -> None:
-    class Verdict(BaseModel):
-        refund: bool
-
     def build() -> None:
         script = [
             calls(("write_todos", {"todos": [{"content": "look", "status": "pending"}]})),
@@ -632,10 +678,19 @@ def test_commands_and_structured_answers_come_back_from_the_journal(desk: Desk) 
     build()
     run = desk.work(desk.submit())
     assert run.status is Status.WAITING_HUMAN, run.error
+    desk.durable.decide(run.questions[0].id, Decision.approve("mei"))
+    run = desk.work(run.id)
+    assert run.status is Status.FAILED
+    assert "Verdict" in str(run.error)  # what can't be journaled is said, not lost
+    assert "register" in str(run.error).lower()
+
+    desk.options = {"types": [Verdict]}
+    build()
+    run = desk.work(desk.submit())
     build()
     desk.durable.decide(run.questions[0].id, Decision.approve("mei"))
     run = desk.work(run.id)
     assert run.status is Status.SUCCEEDED, run.error
     assert run.output["todos"] == [{"content": "look", "status": "pending"}]
     assert run.output["structured_response"] == Verdict(refund=True)
-    assert desk.asked == 3
+    assert desk.asked == 6  # three for each run

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
+from typer.testing import CliRunner
 
 from langgraph_durable import Durable
+from langgraph_durable.cli import app as cli
 from langgraph_durable.errors import BadInput, BadKey, Conflict, MissingPepper, NotFound
 
 PEPPER = "a pepper of at least sixteen characters"
@@ -218,3 +221,42 @@ def test_without_a_pepper_keys_say_what_is_missing(
     _, secret = make(bare)
     durable.keys.verify(secret)
     bare.store.engine.dispose()
+
+
+def test_keys_are_made_listed_and_revoked_at_the_command_line(
+    durable: Durable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANGGRAPH_DURABLE_PEPPER", PEPPER)
+    monkeypatch.setenv("LANGGRAPH_DURABLE_DB", durable.url)
+    run = CliRunner().invoke
+
+    made = run(cli, ["keys", "create", "--tenant", "t_a", "--name", "mei", "--role", "supervisor"])
+    assert made.exit_code == 0, made.output
+    secret = made.stdout.strip().splitlines()[-1]
+    # its clock is the machine's: a key made now is not live in the past
+    known = Durable(durable.url, pepper=PEPPER)
+    key = known.keys.verify(secret)
+    known.store.engine.dispose()
+    assert (key.name, key.roles) == ("mei", {"supervisor"})
+
+    listed = run(cli, ["keys", "list", "--tenant", "t_a", "--json"])
+    assert [one["id"] for one in json.loads(listed.stdout)] == [key.id]
+    assert secret[-43:] not in listed.stdout
+    assert "mei" in run(cli, ["keys", "list"]).stdout
+
+    assert run(cli, ["keys", "revoke", key.id]).exit_code == 0
+    with pytest.raises(BadKey):
+        durable.keys.verify(secret)
+
+
+def test_the_command_line_says_that_a_pepper_is_missing(
+    durable: Durable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LANGGRAPH_DURABLE_PEPPER", raising=False)
+
+    made = CliRunner().invoke(
+        cli,
+        ["keys", "create", "--db", durable.url, "--tenant", "t", "--name", "n", "--role", "agent"],
+    )
+
+    assert isinstance(made.exception, MissingPepper)

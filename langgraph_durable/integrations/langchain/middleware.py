@@ -35,7 +35,8 @@ class DurableMiddleware(AgentMiddleware[Any, Any, Any]):
 
     A tool that is named neither here nor on the ToolHub of Durable is refused when the agent
     first calls its model. A refused call gives a ToolMessage with the refusal and
-    status "error".
+    status "error". The class of a structured answer is journaled, so it must be among
+    `Durable(types=[...])`.
     """
 
     def __init__(
@@ -77,9 +78,6 @@ class DurableMiddleware(AgentMiddleware[Any, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any]:
         shown = request.override(tools=[self._shown(ctx, tool) for tool in request.tools])
-        schema = getattr(request.response_format, "schema", request.response_format)
-        if not isinstance(schema, Mapping):
-            ctx.services.types.discover(schema)  # what the model is to answer with is journaled
 
         async def make() -> dict[str, Any]:
             response = await handler(shown)

@@ -1,0 +1,1 @@
+"""The benchmark: what durability costs, beside the same work on other systems (issue D)."""

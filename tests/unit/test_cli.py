@@ -1,0 +1,350 @@
+"""The command line: what it prints, what it exits with, and that nobody ever sees a traceback."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langgraph_durable import Decision, Durable, RunContext, ToolHub, Worker, cli
+
+
+class Result:
+    """What one command did."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Run the command line as the console script does, with its own main()."""
+    monkeypatch.delenv("LANGGRAPH_DURABLE_DB", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(*args: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["langgraph-durable", *args])
+        monkeypatch.setattr(cli, "out", cli.Console(width=200))
+        monkeypatch.setattr(cli, "err", cli.Console(stderr=True, width=200))
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return Result(code, said.out, said.err)
+
+    return command
+
+
+@pytest.fixture
+def durable(sqlite_url: str) -> Any:
+    """An app whose one agent asks before it pays."""
+    hub = ToolHub()
+
+    @hub.tool(effect="idempotent", asks=True)
+    def pay(amount: int, idempotency_key: str) -> str:
+        return f"paid {amount}"
+
+    made = Durable(sqlite_url, tools=hub)
+
+    @made.agent("refund")
+    async def refund(ctx: RunContext, inp: Any) -> Any:
+        return str(await ctx.tool("refund", "pay", {"amount": 42}))
+
+    @made.agent("plain")
+    async def plain(ctx: RunContext, inp: Any) -> Any:
+        if inp == "break":
+            raise ValueError("broken")
+        await ctx.now("now")
+        return inp
+
+    yield made
+    made.store.engine.dispose()
+
+
+@pytest.fixture
+def parked(durable: Durable) -> str:
+    """A run that waits for an approval."""
+    run_id = durable.submit("refund", {}, tenant="t_acme")
+    Worker(durable).run_once()
+    return run_id
+
+
+def _question(durable: Durable) -> str:
+    return durable.questions()[0].id
+
+
+# --- runs ------------------------------------------------------------------------------
+
+
+def test_runs_list(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    done = durable.submit("plain", "hello [bold]x[/bold]")
+    Worker(durable).run_once()
+    listed = run("runs", "list", "--db", sqlite_url)
+    assert listed.code == 0
+    assert parked in listed.out
+    assert done in listed.out
+    only = run("runs", "list", "--db", sqlite_url, "--status", "waiting_human")
+    assert parked in only.out
+    assert done not in only.out
+    assert done not in run("runs", "list", "--db", sqlite_url, "--tenant", "t_acme").out
+
+
+def test_runs_list_json(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    found = json.loads(run("runs", "list", "--db", sqlite_url, "--json").out)
+    assert [r["id"] for r in found] == [parked]
+    assert found[0]["status"] == "waiting_human"
+    assert found[0]["questions"][0]["payload"] == {"amount": 42}
+
+
+def test_runs_list_of_nothing(run: Any, durable: Durable, sqlite_url: str) -> None:
+    assert run("runs", "list", "--db", sqlite_url).code == 0
+    assert json.loads(run("runs", "list", "--db", sqlite_url, "--json").out) == []
+
+
+def test_runs_show(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    shown = run("runs", "show", parked, "--db", sqlite_url)
+    assert shown.code == 0
+    assert "waiting_human" in shown.out
+    assert "question_asked" in shown.out
+    assert _question(durable) in shown.out
+
+
+def test_runs_show_json(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    durable.decide(_question(durable), Decision.approve("mei"))
+    Worker(durable).run_once()
+    shown = json.loads(run("runs", "show", parked, "--json", "--db", sqlite_url).out)
+    assert shown["status"] == "succeeded"
+    assert shown["output"] == "paid 42"
+    assert [(s["key"], s["state"], s["value"]) for s in shown["steps"]] == [
+        ("refund", "recorded", "paid 42")
+    ]
+    assert shown["events"][0]["type"] == "run_submitted"
+
+
+def test_text_from_users_is_not_markup(run: Any, durable: Durable, sqlite_url: str) -> None:
+    """Rich reads [brackets]; an input that has them must neither vanish nor break the page."""
+    run_id = durable.submit("plain", "[/red] [bold]loud")
+    Worker(durable).run_once()
+    shown = run("runs", "show", run_id, "--db", sqlite_url)
+    assert shown.code == 0
+    assert "[/red] [bold]loud" in shown.out
+
+
+def test_an_unknown_run(run: Any, durable: Durable, sqlite_url: str) -> None:
+    for command in (["show"], ["cancel"], ["retry"]):
+        ended = run("runs", *command, "nope", "--db", sqlite_url)
+        assert ended.code == 3
+        assert ended.err.strip() == "error: run 'nope' not found"
+
+
+def test_another_tenants_run_is_not_found(run: Any, parked: str, sqlite_url: str) -> None:
+    for command in (["show"], ["cancel"], ["retry"]):
+        assert run("runs", *command, parked, "--db", sqlite_url, "--tenant", "evil").code == 3
+
+
+def test_cancel_and_retry(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    cancelled = run("runs", "cancel", parked, "--by", "mei", "--db", sqlite_url)
+    assert cancelled.code == 0
+    assert "cancelled" in cancelled.out
+    again = run("runs", "retry", parked, "--db", sqlite_url)
+    assert again.code == 4
+    assert "cancelled" in again.err
+    failed = durable.submit("plain", "break", max_attempts=1)
+    Worker(durable).run_once()
+    assert run("runs", "retry", failed, "--db", sqlite_url).code == 0
+    assert durable.get(failed).status == "queued"
+
+
+# --- questions -------------------------------------------------------------------------
+
+
+def test_questions_list(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    listed = run("questions", "list", "--db", sqlite_url)
+    assert listed.code == 0
+    assert _question(durable) in listed.out
+    assert "42" in listed.out
+    found = json.loads(run("questions", "list", "--json", "--db", sqlite_url).out)
+    assert [q["run_id"] for q in found] == [parked]
+    shown = json.loads(run("questions", "show", _question(durable), "--db", sqlite_url).out)
+    assert shown["tool"] == "local.pay"
+
+
+def test_no_questions(run: Any, durable: Durable, sqlite_url: str) -> None:
+    assert "no open questions" in run("questions", "list", "--db", sqlite_url).out
+    assert json.loads(run("questions", "list", "--json", "--db", sqlite_url).out) == []
+
+
+@pytest.mark.promise("S-33")
+def test_approve_twice(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    question = _question(durable)
+    first = run("approve", question, "--by", "mei", "--db", sqlite_url)
+    assert first.code == 0
+    assert "nothing changed" not in first.out
+    second = run("approve", question, "--by", "li", "--db", sqlite_url)
+    assert second.code == 0
+    assert "approve by mei" in second.out
+    assert "nothing changed" in second.out
+    Worker(durable).run_once()
+    assert durable.get(parked).output == "paid 42"
+
+
+def test_reject_after_approve(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    question = _question(durable)
+    run("approve", question, "--by", "mei", "--db", sqlite_url)
+    late = run("reject", question, "--by", "li", "--reason", "no", "--db", sqlite_url)
+    assert late.code == 4
+    assert "already decided otherwise: approve by mei" in late.err
+
+
+def test_edit_and_respond(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    question = _question(durable)
+    for wrong in ("{not json", "[1]", '{"amount": "many"}'):
+        ended = run("edit", question, wrong, "--by", "mei", "--db", sqlite_url)
+        assert ended.code == 1
+        assert ended.err.startswith("error: ")
+    ended = run("respond", question, '"x"', "--by", "mei", "--db", sqlite_url)
+    assert ended.code == 1
+    assert durable.questions()[0].id == question  # still open
+    assert run("edit", question, '{"amount": 7}', "--by", "mei", "--db", sqlite_url).code == 0
+    Worker(durable).run_once()
+    assert durable.get(parked).output == "paid 7"
+
+
+def test_an_unknown_question(run: Any, durable: Durable, sqlite_url: str) -> None:
+    assert run("approve", "nope", "--by", "mei", "--db", sqlite_url).code == 3
+    assert run("questions", "show", "nope", "--db", sqlite_url).code == 3
+
+
+def test_a_decision_says_who(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    ended = run("approve", _question(durable), "--db", sqlite_url)
+    assert ended.code == 2
+    assert "--by" in ended.err
+
+
+# --- where the app and the database are ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "app",
+    ["nonsense", "no.such.module:durable", "json:dumps", "json:nothing", ":durable", "json:", "."],
+)
+def test_a_bad_app(run: Any, app: str) -> None:
+    for command in (["worker"], ["agents"], ["runs", "list"]):
+        ended = run(*command, "--app", app)
+        assert ended.code == 1
+        assert ended.err.startswith("error: --app")
+
+
+def test_an_app_that_fails_to_import(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "broken_app.py").write_text("import os\nraise RuntimeError('no settings')\n")
+    (tmp_path / "typo_app.py").write_text("def (:\n")
+    monkeypatch.chdir(tmp_path)
+    for module, said in (("broken_app", "no settings"), ("typo_app", "invalid syntax")):
+        ended = run("agents", "--app", f"{module}:durable")
+        assert ended.code == 1
+        assert said in ended.err
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nonsense",
+        "mysql://user@host/db",
+        "sqlite:////no/such/folder/x.db",
+        "postgresql+psycopg://nobody@127.0.0.1:1/nothing",
+        "postgresql://[bad",
+    ],
+)
+def test_a_bad_database(run: Any, url: str) -> None:
+    ended = run("runs", "list", "--db", url)
+    assert ended.code == 5
+    assert ended.err.startswith("error: ")
+    assert len(ended.err.strip()) > len("error: ")
+
+
+def test_a_typing_error_makes_no_database(run: Any, tmp_path: Path) -> None:
+    ended = run("runs", "list", "--db", f"sqlite:///{tmp_path}/suport.db")
+    assert ended.code == 5
+    assert not list(tmp_path.glob("*.db"))
+
+
+def test_no_database_is_named(run: Any) -> None:
+    ended = run("runs", "list")
+    assert ended.code == 1
+    assert "--db" in ended.err
+
+
+def test_the_database_may_come_from_the_environment(
+    run: Any, durable: Durable, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANGGRAPH_DURABLE_DB", sqlite_url)
+    assert run("runs", "list").code == 0
+
+
+def test_the_password_is_not_shown(run: Any) -> None:
+    ended = run("runs", "list", "--db", "postgresql+psycopg://u:hunter2@127.0.0.1:1/nothing")
+    assert ended.code == 5
+    assert "hunter2" not in ended.err + ended.out
+
+
+def test_upgrade(run: Any, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    assert run("db", "upgrade", "--db", url).code == 0
+    assert run("db", "upgrade", "--db", url).code == 0
+    assert run("runs", "list", "--db", url).code == 0
+
+
+# --- agents and the worker -------------------------------------------------------------
+
+
+@pytest.mark.promise("S-24")
+def test_agents(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adr = tmp_path / "adr.md"
+    adr.write_text("---\nagent: good\nmode: steps\n---\n# ADR\n")
+    app = tmp_path / "shown_app.py"
+    app.write_text(
+        "from langgraph_durable import Durable\n"
+        "durable = Durable('sqlite://')\n"
+        "@durable.agent('good', adr='adr.md')\n"
+        "async def good(ctx, inp): ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    listed = run("agents", "--app", "shown_app:durable")
+    assert listed.code == 0
+    assert "good" in listed.out
+    found = json.loads(run("agents", "--app", "shown_app:durable", "--json").out)
+    assert found == [
+        {"name": "good", "version": "1", "mode": "steps", "adr": "adr.md", "problem": None}
+    ]
+    adr.write_text("---\nagent: good\nmode: graph\n---\n")
+    ended = run("agents", "--app", "shown_app:durable")
+    assert ended.code == 1
+    assert "graph" in ended.out
+
+
+@pytest.mark.parametrize(
+    "option", [["--lease-seconds", "0"], ["--concurrency", "0"], ["--log-level", "loud"]]
+)
+def test_a_worker_with_bad_options(run: Any, tmp_path: Path, monkeypatch: Any, option: Any) -> None:
+    (tmp_path / "option_app.py").write_text(
+        "from langgraph_durable import Durable\ndurable = Durable('sqlite://')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    ended = run("worker", "--app", "option_app:durable", *option)
+    assert ended.code in (1, 2)
+    assert ended.err.strip()
+
+
+def test_help_of_every_command(run: Any) -> None:
+    for command in ([], ["worker"], ["runs"], ["runs", "show"], ["questions"], ["approve"], ["db"]):
+        ended = run(*command, "--help")
+        assert ended.code == 0
+        assert "Usage" in ended.out
