@@ -63,6 +63,7 @@ def node(step: Step, i: int) -> Callable[[State], Awaitable[State]]:
         said = await step(state["seed"], i)
         return {"answer": said, "count": state["count"] + 1}
 
+    call.__qualname__ = f"node_{i}"  # Temporal names activities by it
     return call
 
 

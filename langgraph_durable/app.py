@@ -86,14 +86,8 @@ class Durable:
         pepper: str | None = None,
     ) -> None:
         self.types = Types([Refused, *types])
-        engine = open_engine(url)
-        self.url = engine.url.render_as_string(hide_password=False)
-        self.store = RunStore(engine, clock, self.types)
-        try:
-            self.store.check_schema(create=create)
-        except BaseException:
-            engine.dispose()  # nobody gets to use what it has open
-            raise
+        self.store = self._open(url, clock, create)
+        self.url = self.store.engine.url.render_as_string(hide_password=False)
         self.keys = Keys(self.store, pepper)
         self.services = Services(
             models=ModelRoutes(models or {}),
@@ -105,6 +99,16 @@ class Durable:
             retry=retry or Retry(attempts=1),
         )
         self._agents: dict[tuple[str, str], Agent] = {}
+
+    def _open(self, url: str, clock: Clock | None, create: bool) -> RunStore:
+        engine = open_engine(url)
+        store = RunStore(engine, clock, self.types)
+        try:
+            store.check_schema(create=create)
+        except BaseException:
+            engine.dispose()  # nobody gets to use what it has open
+            raise
+        return store
 
     def close(self) -> None:
         """Let go of the database's connections."""

@@ -24,8 +24,8 @@
     │   ├── StepTimeout          a step took longer than its limit
     │   ├── ToolDenied           policy forbids the call
     │   │   └── NotApproved      it needs an approval of exactly this call, and has none
-    │   └── ToolError            a tool failed in a way it meant to report
-    │       └── ToolUnreachable  its server can't be reached, or the connection broke
+    │   ├── ToolError            a tool failed in a way it meant to report: an answer
+    │   └── ToolUnreachable      its server can't be reached, or the connection broke
     ├── QuestionExpired          nobody answered in time, and the question was declared to fail
     ├── CodeChanged              the code that a parked run needs is gone
     ├── QuestionSwallowed        an `except` caught the pause, and the graph went on
@@ -235,8 +235,9 @@ class NotApproved(ToolDenied):
 class ToolError(StepError):
     """A tool failed in a way that it meant to report; raise it from a tool to say so.
 
-    `outcome_unknown` tells whether the call may have happened all the same: a call that
-    can't be repeated is then not repeated.
+    It is an answer: it is journaled, and raised again on every replay, so code may catch it
+    and go on. `outcome_unknown` tells whether the call may have happened all the same; then
+    it is not an answer, and a call that can't be repeated is not repeated.
     """
 
     def __init__(
@@ -246,8 +247,17 @@ class ToolError(StepError):
         super().__init__(message)
 
 
-class ToolUnreachable(ToolError):
-    """The server of a tool can't be reached, or the connection broke under the call."""
+class ToolUnreachable(StepError):
+    """The server of a tool can't be reached, or the connection broke under the call.
+
+    It is not an answer: the call is made again. `outcome_unknown` as for ToolError.
+    """
+
+    def __init__(
+        self, message: str, *, tool: str = "", key: str = "", outcome_unknown: bool = False
+    ) -> None:
+        self.tool, self.key, self.outcome_unknown = tool, key, outcome_unknown
+        super().__init__(message)
 
 
 class QuestionExpired(DurableError):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from langgraph_durable.errors import BadInput
 
@@ -214,39 +214,94 @@ class QuestionState(StrEnum):
     CLOSED = "closed"  # the run was cancelled, or the question was asked again with other arguments
 
 
-QuestionKind = Literal["tool", "ask", "interrupt", "breakpoint", "outcome"]
+QuestionKind = Literal["tool", "ask", "interrupt", "breakpoint", "outcome", "budget"]
 Choice = Literal["approve", "reject", "edit", "respond"]
+
+
+class SaysRule(Protocol):
+    """A rule of policy: `langgraph_durable.Rule`."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The one answer that a question gets."""
+    """The one answer that a question gets.
+
+    `rules` hold from now on, for the tenant of the question and its tool, until a time or for
+    ever: "allow refunds up to 5,000 cents until Friday".
+    """
 
     choice: Choice
     by: str
     reason: str = ""
     arguments: Mapping[str, Any] | None = None  # edit: what is executed instead
     value: Any = None  # respond: the answer
+    rules: Sequence[Mapping[str, Any]] = ()  # as plain data
+    until: datetime | None = None  # when the rules end
+
+    def __post_init__(self) -> None:
+        """Keep rules as plain data, which can be stored; refuse an end without them."""
+        given = [rule if isinstance(rule, Mapping) else rule.to_data() for rule in self.rules]
+        object.__setattr__(self, "rules", tuple(given))
+        if self.until is not None and (not given or self.until.tzinfo is None):
+            raise BadInput("a decision's `until` is an aware time, and ends the rules it carries")
 
     @classmethod
-    def approve(cls, by: str, reason: str = "") -> Decision:
+    def approve(
+        cls,
+        by: str,
+        reason: str = "",
+        *,
+        rules: Sequence[SaysRule | Mapping[str, Any]] = (),
+        until: datetime | None = None,
+    ) -> Decision:
         """Let the call go ahead as shown."""
-        return cls("approve", by, reason)
+        return cls("approve", by, reason, rules=tuple(rules), until=until)  # type: ignore[arg-type]
 
     @classmethod
-    def reject(cls, by: str, reason: str = "") -> Decision:
+    def reject(
+        cls,
+        by: str,
+        reason: str = "",
+        *,
+        rules: Sequence[SaysRule | Mapping[str, Any]] = (),
+        until: datetime | None = None,
+    ) -> Decision:
         """Refuse the call; the agent continues with a refused result."""
-        return cls("reject", by, reason)
+        return cls("reject", by, reason, rules=tuple(rules), until=until)  # type: ignore[arg-type]
 
     @classmethod
-    def edit(cls, by: str, arguments: Mapping[str, Any], reason: str = "") -> Decision:
+    def edit(
+        cls,
+        by: str,
+        arguments: Mapping[str, Any],
+        reason: str = "",
+        *,
+        rules: Sequence[SaysRule | Mapping[str, Any]] = (),
+        until: datetime | None = None,
+    ) -> Decision:
         """Let the call go ahead with other arguments."""
-        return cls("edit", by, reason, arguments=dict(arguments))
+        given: Any = tuple(rules)
+        return cls("edit", by, reason, arguments=dict(arguments), rules=given, until=until)
 
     @classmethod
     def respond(cls, by: str, value: Any, reason: str = "") -> Decision:
         """Answer with a value."""
         return cls("respond", by, reason, value=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """That a person refused the very same request before: tool and arguments of one tenant."""
+
+    by: str
+    at: datetime
+    reason: str
+    run_id: str
+    question_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +325,10 @@ class Question:
     expires_in_seconds: float | None = None
     on_expiry: Literal["fail", "reject", "default"] = "reject"
     default: Any = None
+    approvals: int = 1  # how many different people must approve
+    remind_after_seconds: float | None = None  # and again after as long
+    escalate_after_seconds: float | None = None
+    escalate_to: str | None = None  # the role that may decide then
     # what the store knows about it
     run_id: str = ""
     tenant: str = ""
@@ -279,6 +338,9 @@ class Question:
     decision: Decision | None = None
     decided_at: datetime | None = None
     approval_id: str | None = None
+    approved_by: tuple[str, ...] = ()  # so far, while more than one person must approve
+    person: str | None = None  # whom it was handed to
+    refused_before: Refusal | None = None  # the last refusal of this very request
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +373,73 @@ class Event:
     at: datetime
     actor: str
     data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StandingRule:
+    """A rule that a decision carried: who made it, on which question, and until when.
+
+    `role` and `approvals` are those of that question: the rule answers only what its maker
+    could have answered.
+    """
+
+    id: str
+    tenant: str
+    data: Mapping[str, Any]
+    made_by: str
+    made_at: datetime
+    question_id: str
+    run_id: str
+    role: str | None = None
+    approvals: int = 1
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    revoked_by: str | None = None
+    is_live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may be used before a person is asked; None is no limit.
+
+    `cost` is counted by `Durable(prices=...)`. `window_seconds` is for a tenant's: what its
+    runs used in the time before now.
+    """
+
+    tokens: int | None = None
+    model_calls: int | None = None
+    tool_calls: int | None = None
+    cost: float | None = None
+    window_seconds: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        """Refuse a budget that limits nothing, or that nothing could be done under."""
+        given = self.limits
+        if not given or any(not limit > 0 for limit in given.values()) or self.window_seconds <= 0:
+            raise BadInput("a Budget needs a limit above 0: tokens, model_calls, tool_calls or cost")
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """The limits that are set, by what they limit."""
+        named = {
+            "tokens": self.tokens,
+            "model_calls": self.model_calls,
+            "tool_calls": self.tool_calls,
+            "cost": self.cost,
+        }
+        return {name: float(limit) for name, limit in named.items() if limit is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model route costs, for a million tokens read and written."""
+
+    input: float
+    output: float
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """Return the cost of one answer."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
 
 # --- how a pass ends -------------------------------------------------------------------

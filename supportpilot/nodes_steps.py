@@ -44,8 +44,7 @@ async def choose(state: State) -> State:
 async def refund(state: State) -> State:
     """Refund what was chosen, when somebody approves it."""
     asked = {**(state["choice"] or {})}
-    # A ToolError is not caught: it is journaled as a failed try and not as an answer, so
-    # code that went on from it could see another one on replay.
+    # A ToolError is not caught: a refusal by billing ends the run, for an operator to see.
     receipt = await current_run().tool("refund", "billing.create_refund", asked)
     if isinstance(receipt, Refused):
         return {"refund": refused(state, receipt.reason, expired=receipt.expired)}

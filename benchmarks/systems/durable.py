@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,7 +37,7 @@ LONG = {"recursion_limit": 100_000}
 
 async def step(seed: int, node: int) -> str:
     """Make a model call as a journaled step."""
-    said: str = await current_run().once(f"n{node}", lambda: model(seed, node))
+    said: str = await current_run().once(f"n{node}", partial(model, seed, node))
     return said
 
 
@@ -174,7 +175,7 @@ class Steps(Durably):
 
     async def _one(self, ctx: Any, given_: Any) -> Any:
         self.first_step_at = time.perf_counter()
-        return await ctx.once("n0", lambda: model(given_, 0))
+        return await ctx.once("n0", partial(model, given_, 0))
 
     async def _long_step(self, seed: int, node: int) -> str:
         said = await step(seed, node)
@@ -190,7 +191,7 @@ class Steps(Durably):
         self.rest()
         self._stop_at = steps - 1
         worker = Worker(self.durable)
-        run_id = self.client.submit("long", {**given(1), "times": steps})
+        run_id = self.client.submit("long", {**given(1), "times": steps}, version=SERVED)
         worker.run_once()
         check_count("steps", self._count("steps", "run_id", [run_id]), steps)
         started = time.perf_counter()
@@ -209,7 +210,7 @@ class Steps(Durably):
         for seed in range(times):
             time.sleep(0.05)
             started = time.perf_counter()
-            run_id = self.client.submit("one", seed)
+            run_id = self.client.submit("one", seed, version=SERVED)
             run = self.client.wait(run_id)
             waited.append(time.perf_counter() - started)
             started_after.append(self.first_step_at - started)
@@ -252,6 +253,7 @@ class Steps(Durably):
         run_id = self.durable.submit(f"growing{nodes}", {"texts": []})
         Worker(self.durable).run_once()
         run = self.durable.get(run_id)
+        check_count("steps", self._count("steps", "run_id", [run_id]), nodes)
         check_count("texts", len((run.output or {"texts": ()})["texts"]), nodes)
         return {"seconds": 0.0}
 

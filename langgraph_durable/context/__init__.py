@@ -21,6 +21,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
+from langgraph_durable.context.allowances import Allowance
 from langgraph_durable.context.blocking import BlockingContext
 from langgraph_durable.context.calls import Call, perform
 from langgraph_durable.context.pass_state import PassState
@@ -29,11 +30,12 @@ from langgraph_durable.context.questioning import answered, put
 from langgraph_durable.context.tooling import call_tool
 from langgraph_durable.errors import BadInput, DurableError, Parked, UnknownRoute
 from langgraph_durable.models import ModelRoutes, normalise, usage
-from langgraph_durable.policy import Policy
+from langgraph_durable.policy import Policy, Standing
 from langgraph_durable.runs import (
     Choice,
     Effect,
     Lease,
+    Price,
     Question,
     Retry,
     Run,
@@ -42,7 +44,7 @@ from langgraph_durable.runs import (
 from langgraph_durable.tools import ToolHub
 from langgraph_durable.values import Types, fingerprint, readable
 
-__all__ = ["Here", "Journal", "PassState", "Places", "RunContext", "Services", "current_run"]
+__all__ = ["Allowance", "Here", "Journal", "PassState", "Places", "RunContext", "Services", "current_run"]
 
 
 class Journal(Protocol):
@@ -53,6 +55,10 @@ class Journal(Protocol):
 
     def recorded(self, key: str) -> Step | None:
         """Return what is journaled under a key, in any state."""
+        ...
+
+    def steps(self) -> Sequence[Step]:
+        """Return all steps of the run, in any state."""
         ...
 
     def answer(self, key: str, digest: str) -> Question | None:
@@ -68,6 +74,11 @@ def _no_note(_type: str, _data: Mapping[str, Any]) -> None:
     """Nobody listens for warnings."""
 
 
+def _never_refused(_tool: str, _digest: str) -> bool:
+    """Nothing was refused before."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What the steps of a context call: models, tools, rules, time and chance."""
@@ -81,6 +92,10 @@ class Services:
     retry: Retry = field(default_factory=lambda: Retry(attempts=1))
     sleep: Callable[[float], Any] = asyncio.sleep
     note: Callable[[str, Mapping[str, Any]], None] = _no_note
+    standing: Sequence[Standing] = ()  # rules that decisions made, for this run's tenant
+    was_refused: Callable[[str, str], bool] = _never_refused  # (tool, digest), by this tenant
+    allowances: Sequence[Allowance] = ()  # what the run and its tenant may use
+    prices: Mapping[str, Price] = field(default_factory=dict)  # by model route
 
 
 _current: ContextVar[RunContext] = ContextVar("langgraph_durable_run")

@@ -17,6 +17,7 @@ from langgraph.errors import GraphBubbleUp
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
 from langgraph_durable import calls
+from langgraph_durable.context.allowances import check_allowances
 from langgraph_durable.context.questioning import did_it_happen
 from langgraph_durable.errors import (
     BadInput,
@@ -72,6 +73,8 @@ async def perform(ctx: RunContext, call: Call) -> Any:
 
 
 async def _see_through(ctx: RunContext, call: Call, known: Step | None, at: Here) -> Any:
+    if call.kind == "llm":
+        check_allowances(ctx, "llm")
     if is_unsure(known, call.effect):
         shown = {"call": call.name or call.key, "request": call.request}
         happened, value = did_it_happen(ctx, known, shown)
@@ -159,6 +162,8 @@ def _check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
 def replay(ctx: RunContext, known: Step) -> Any:
     """Return a recorded answer."""
     ctx.state.answered(known.input_tokens + known.output_tokens)
+    if known.value is None and known.error is not None:
+        raise ToolError(known.error, tool=known.name, key=known.key)
     try:
         return decode(known.value or "null", types=ctx.services.types)
     except StoreError as error:  # its class is not registered any more
@@ -194,11 +199,12 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
             step = replace(step, attempts=tries)
             if attempt.retry_state.attempt_number > 1:
                 ctx.state.gate(at)  # between tries the lease may have gone
-            return await _one_try(ctx, call, step)
+            is_last = attempt.retry_state.attempt_number >= retry.attempts
+            return await _one_try(ctx, call, step, answers=is_last or not _retries_answers(retry))
     raise AssertionError("unreachable: tenacity returns or raises")
 
 
-async def _one_try(ctx: RunContext, call: Call, step: Step) -> Any:
+async def _one_try(ctx: RunContext, call: Call, step: Step, *, answers: bool) -> Any:
     if call.effect.is_write:
         await ctx.journal.record(replace(step, state=StepState.INTENT))
     started = time.monotonic()
@@ -206,7 +212,13 @@ async def _one_try(ctx: RunContext, call: Call, step: Step) -> Any:
         value = await _called(call)
         text = encode(value, types=ctx.services.types, where=f"step {call.key!r}")
     except Exception as error:
-        if not isinstance(error, GraphBubbleUp):
+        if answers and _is_answer(error):
+            said = clean_text(str(error))
+            seconds = time.monotonic() - started
+            await ctx.journal.record(
+                replace(step, state=StepState.RECORDED, error=said, seconds=seconds)
+            )
+        elif not isinstance(error, GraphBubbleUp):
             await _record_failure(ctx, call, step, error, time.monotonic() - started)
         elif call.effect is Effect.ONCE and not isinstance(error, LeaseLost | StepConflict):
             # The tool itself asks or waits. By the rule of `interrupt()` it runs again from
@@ -260,9 +272,21 @@ def _may_have_happened(call: Call, error: Exception) -> bool:
     return call.effect is Effect.ONCE and bool(unknown)
 
 
+def _is_answer(error: Exception) -> bool:
+    """Whether a tool meant its failure as an answer, which every replay must see again."""
+    return isinstance(error, ToolError) and not error.outcome_unknown
+
+
+def _retries_answers(retry: Retry) -> bool:
+    """Whether a policy names ToolError itself: `Exception` does not mean answers."""
+    return any(issubclass(kind, ToolError) for kind in retry.on)
+
+
 def _is_worth_another(call: Call, retry: Retry, state: RetryCallState) -> bool:
     error = state.outcome.exception() if state.outcome is not None else None
     if error is None or isinstance(error, HOPELESS) or not isinstance(error, Exception):
+        return False
+    if _is_answer(error) and not _retries_answers(retry):
         return False
     return isinstance(error, retry.on) and not _may_have_happened(call, error)
 

@@ -109,6 +109,7 @@ class PassState:
         """Begin another round: tasks that LangGraph interrupted run again, with an answer."""
         self.round += 1
         self._unanswered.clear()
+        self.places.forget_tries()
 
     def _may_begin(self, _namespace: str) -> None:
         """Start no task in a run that is over: a node may have swallowed its cancellation."""

@@ -49,6 +49,8 @@ class Places(BaseCallbackHandler):
         self._may_begin, self._may_end = may_begin, may_end
         self._inside: dict[UUID, str] = {}  # callback run -> namespace of its task
         self._tasks: dict[UUID, str] = {}  # those of them that are the task itself
+        self._calls: dict[str, int] = {}  # how many graphs a task has called
+        self._tries: dict[str, list[int]] = {}  # how many when each try of it began
         self._names: dict[str, str] = {}
         self._graphs: dict[UUID, int] = {}
         self.counts_graphs = False  # a plain function may call several: each has its number
@@ -75,6 +77,7 @@ class Places(BaseCallbackHandler):
         self._inside[run_id] = namespace
         if parent_run_id is None or self._inside.get(parent_run_id) != namespace:
             self._tasks[run_id] = namespace
+            self._count(namespace)
             self._may_begin(namespace)
 
     def on_chain_end(
@@ -109,13 +112,27 @@ class Places(BaseCallbackHandler):
         if namespace is not None and namespace not in self._names:
             self._names[namespace] = before + _named(metadata)
 
+    def forget_tries(self) -> None:
+        """Begin another round: LangGraph counts the calls of a task anew."""
+        self._calls.clear()
+        self._tries.clear()
+
+    def _count(self, namespace: str) -> None:
+        self._tries.setdefault(namespace, [0]).append(self._calls.get(namespace, 0))
+        *outer, _ = namespace.split(_SEPARATOR)
+        n = int(outer.pop()) if outer and outer[-1].isdigit() else 0
+        caller = _SEPARATOR.join(outer)
+        self._calls[caller] = max(self._calls.get(caller, 0), n + 1)
+
     def of(self, namespace: str) -> str:
         """Return the stable path of a task's namespace."""
         parts = namespace.split(_SEPARATOR)
         named = []
         for i, part in enumerate(parts):
-            if part.isdigit():  # the n-th subgraph call inside one task
-                named.append(f"#{part}")
+            if part.isdigit():  # the n-th subgraph call inside one task, over all its tries
+                begun = self._tries.get(_SEPARATOR.join(parts[:i]), [0])
+                n = int(part) - max(calls for calls in begun if calls <= int(part))
+                named += [f"#{n}"] if n else []
                 continue
             known = self._names.get(_SEPARATOR.join(parts[: i + 1]))
             named.append(known or part.partition(":")[0])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from langgraph_durable.context.allowances import check_allowances
 from langgraph_durable.context.calls import (
     Call,
     begin,
@@ -112,11 +115,11 @@ class _ToolStep:
 
     async def see_through(self) -> Any:
         """Judge, ask if policy asks, make sure about an earlier try, call, record."""
-        verdict = self._refuse_denied()
+        verdict = await self._refuse_denied()
         approval = None
         # a decision that was made counts, also if the rule that asked is gone meanwhile
         question = self.ctx.journal.answer(self.key, self.asked)
-        if question is None and verdict.kind == "ask":
+        if question is None and self._has_to_ask(verdict):
             self._ask(verdict)
         if question is not None:
             refused = _refusal(question)
@@ -124,36 +127,63 @@ class _ToolStep:
                 return await self._record(refused)
             if question.decision is not None and question.decision.arguments is not None:
                 self.arguments = dict(question.decision.arguments)
-                verdict = self._refuse_denied()  # an edit must not get past a limit
+                verdict = await self._refuse_denied()  # an edit must not get past a limit
             approval = self._approval(question)
+        elif verdict.kind == "ask":
+            verdict = replace(verdict, kind="allow", reason="let through before a crash")
         if is_unsure(self.known, self.spec.effect):
             happened, value = await self._outcome(self.known, verdict)
             if happened:
                 return await self._record(value)
+        check_allowances(self.ctx, "tool")
         return await self._call(verdict, approval)
 
-    def _refuse_denied(self) -> Verdict:
-        verdict = self._judged()
+    def _has_to_ask(self, verdict: Verdict) -> bool:
+        """Whether to ask, by what was journaled before by what policy says now.
+
+        What a person was asked is not un-asked by a rule that was made meanwhile, or by a
+        predicate that answers otherwise: they see the question and decide it. And a write
+        that was let through is finished under its key, though a rule would ask by now: it may
+        have happened already.
+        """
+        known = self.known
+        if known is None or known.fingerprint != self.asked:
+            return verdict.kind == "ask"
+        if known.state is StepState.INTENT:
+            return False
+        return verdict.kind == "ask" or (
+            known.state is StepState.ASKING and self.ctx.journal.was_asked(self.key, self.asked)
+        )
+
+    async def _refuse_denied(self) -> Verdict:
+        verdict = await self._judged()
         if verdict.kind == "deny":
             raise ToolDenied(self.key, self.spec.full_name, verdict.reason)
         return verdict
 
-    def _judged(self) -> Verdict:
-        ctx, spec = self.ctx, self.spec
-        return ctx.services.policy.judge(
-            ToolCall(
-                tenant=ctx.tenant,
-                agent=ctx.agent,
-                server=spec.server,
-                tool=spec.name,
-                arguments=self.arguments,
-                effect=spec.effect,
-                asks=spec.asks,
-            )
+    async def _judged(self) -> Verdict:
+        ctx, spec, services = self.ctx, self.spec, self.ctx.services
+        call = ToolCall(
+            tenant=ctx.tenant,
+            agent=ctx.agent,
+            server=spec.server,
+            tool=spec.name,
+            arguments=self.arguments,
+            effect=spec.effect,
+            asks=spec.asks,
         )
+        verdict = services.policy.judge_with(call, services.standing)
+        if verdict.kind != "allow" or verdict.standing is None:
+            return verdict
+        # only here the database is asked: a rule of a decision would let the call through
+        refused = await asyncio.to_thread(
+            services.was_refused, spec.full_name, digest(self.arguments)
+        )
+        return services.policy.judge_with(call, services.standing, refused_before=refused)
 
     def _ask(self, verdict: Verdict) -> NoReturn:
         """End the pass with the question "may this call be made?"."""
+        rule = verdict.rule
         put(
             self.ctx,
             Question(
@@ -168,6 +198,10 @@ class _ToolStep:
                 schema=self.spec.schema,
                 expires_in_seconds=verdict.expires_in_seconds,
                 on_expiry=verdict.on_expiry,
+                approvals=verdict.approvals,
+                remind_after_seconds=rule.remind_after_seconds if rule else None,
+                escalate_after_seconds=rule.escalate_after_seconds if rule else None,
+                escalate_to=rule.escalate_to if rule else None,
             ),
         )
 
@@ -195,7 +229,9 @@ class _ToolStep:
             info = self._info(verdict, approval)
             return await self.source.call(self.spec.full_name, self.arguments, info)
 
-        return await self._make(make, self.spec.effect, approval)
+        # the audit: whose yes, or which rule of a decision, let the call through
+        approved = approval.id if approval else verdict.standing and f"rule:{verdict.standing}"
+        return await self._make(make, self.spec.effect, approved)
 
     async def _record(self, value: Any) -> Any:
         async def make() -> Any:
@@ -203,7 +239,7 @@ class _ToolStep:
 
         return await self._make(make, Effect.READ, None)
 
-    async def _make(self, make: Any, effect: Effect, approval: Approval | None) -> Any:
+    async def _make(self, make: Any, effect: Effect, approval_id: str | None) -> Any:
         call = Call(
             key=self.key,
             kind="tool",
@@ -212,7 +248,7 @@ class _ToolStep:
             request=readable(self.arguments),
             make=make,
             effect=effect,
-            approval_id=approval.id if approval else None,
+            approval_id=approval_id,
             retry=self.retry or (Retry(attempts=1) if effect is Effect.ONCE else None),
             timeout_seconds=self.timeout_seconds,
         )

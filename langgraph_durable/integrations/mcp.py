@@ -247,10 +247,7 @@ def _meta(call: CallInfo) -> Any:
 def _value(where: str, result: CallToolResult) -> Any:
     texts = [part.text for part in result.content if isinstance(part, TextContent)]
     if result.is_error:
-        said = "\n".join(texts) or f"tool {where!r} reported an error"
-        # MCP does not tell a refusal from a crash half-way: a call that can't be repeated
-        # must not be taken for undone
-        raise ToolError(said, tool=where, outcome_unknown=True)
+        raise ToolError("\n".join(texts) or f"tool {where!r} reported an error", tool=where)
     if result.structured_content is not None:
         return result.structured_content
     if len(texts) == len(result.content):

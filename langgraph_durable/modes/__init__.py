@@ -26,6 +26,7 @@ from langgraph_durable.errors import (
     QuestionSwallowed,
     StepConflict,
     ToolDenied,
+    ToolError,
 )
 from langgraph_durable.modes import graph as graph_mode
 from langgraph_durable.modes import steps as steps_mode
@@ -115,7 +116,7 @@ def _outcome(
     if state.cancelling:
         return Cancelled()
     worst = state.broken or error
-    if isinstance(worst, INCURABLE):
+    if isinstance(worst, INCURABLE) or (isinstance(worst, ToolError) and not worst.outcome_unknown):
         return Broke(failure(worst))
     # A sibling that failed does not hide a question: the question is put, and the failed
     # node runs again, its recorded steps answered, when the run comes back.
@@ -175,6 +176,7 @@ def failure(error: BaseException, reason: str = "") -> Mapping[str, Any]:
         "reason": reason or _reason(error),
         "message": clean_text(str(error) or type(error).__name__)[:4000],
         "where": own,
+        "key": getattr(error, "key", ""),
     }
 
 

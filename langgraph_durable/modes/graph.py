@@ -36,7 +36,7 @@ from langgraph_durable.modes.interrupts import (
     watching,
 )
 from langgraph_durable.modes.nodes import missing_node
-from langgraph_durable.modes.values import context_for, output_of, settled_input
+from langgraph_durable.modes.values import context_for, settled_input
 from langgraph_durable.runs import Question
 from langgraph_durable.values import fingerprint
 
@@ -202,11 +202,11 @@ class _Passage:
     def _output(self, values: Any) -> Any:
         """Return the graph's output as `ainvoke` does, from the state that is stored."""
         keys = self.graph.output_channels
-        if not isinstance(values, Mapping):
-            return values
+        if isinstance(self.graph.stream_channels_asis, str) or not isinstance(values, Mapping):
+            return values  # one channel, as that of an @entrypoint
         if isinstance(keys, str):
             return values.get(keys)
-        return output_of(self.graph, {key: values[key] for key in keys if key in values})
+        return {key: values[key] for key in keys if key in values}
 
     def _asked(self) -> tuple[Question, ...]:
         """Return what was put and has no answer yet, as questions."""

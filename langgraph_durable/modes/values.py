@@ -8,7 +8,6 @@ from typing import Any
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.pregel import Pregel
-from pydantic import BaseModel
 
 from langgraph_durable.agents import Agent
 from langgraph_durable.context import RunContext
@@ -24,13 +23,6 @@ def context_for(agent: Agent, ctx: RunContext) -> Any:
     if agent.context is not None or own not in (None, RunContext):
         return agent.context
     return ctx
-
-
-def output_of(graph: Graph, values: dict[str, Any]) -> Any:
-    """Return an output as `ainvoke` gives it: an instance of the schema, if that is a class."""
-    schema: Any = getattr(getattr(graph, "builder", None), "output_schema", None)
-    is_model = isinstance(schema, type) and issubclass(schema, BaseModel)
-    return schema(**values) if is_model else values
 
 
 def settled_input(graph: Graph, state: Any, given: Any) -> Any:

@@ -7,30 +7,60 @@ How rules meet:
 3. Otherwise the most specific rule wins: one that names the tool before one that doesn't,
    then the one with more conditions, and among equals the stricter.
 4. No rule: `ask` if the tool itself asks, else `allow`.
+
+A standing rule, one that a decision carried, joins them for its tenant. One that allows is
+heard only where its maker could have answered: the other rules ask, the same role as then may
+approve, and no more people must. And never for a request that a person refused before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from langgraph_durable.errors import BadInput
 from langgraph_durable.policy.rules import Limit, Predicate, Rule, ToolCall, VerdictKind
 
-__all__ = ["Limit", "Policy", "Predicate", "Rule", "ToolCall", "Verdict", "VerdictKind"]
+__all__ = [
+    "Limit",
+    "Policy",
+    "Predicate",
+    "Rule",
+    "Standing",
+    "ToolCall",
+    "Verdict",
+    "VerdictKind",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A rule that a decision carried, as policy hears it."""
+
+    id: str
+    rule: Rule
+    role: str | None = None  # who could decide the question that it came with
+    approvals: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What policy says about one call, and the rule that said so (None: the tool's default).
 
-    `reason` names the rule, and says if it broke.
+    `reason` names the rule, and says if it broke; `standing` is the id of a rule that a
+    decision carried.
     """
 
     kind: VerdictKind
     rule: Rule | None = None
     reason: str = ""
+    standing: str | None = None
+
+    @property
+    def approvals(self) -> int:
+        """How many different people must approve."""
+        return self.rule.approvals if self.rule else 1
 
     @property
     def approver_role(self) -> str | None:
@@ -64,6 +94,18 @@ class Policy:
         """Return this policy with more rules: those that decisions carried."""
         return Policy((*self.rules, *rules))
 
+    def judge_with(
+        self, call: ToolCall, standing: Sequence[Standing], *, refused_before: bool = False
+    ) -> Verdict:
+        """Return what may happen to the call where decisions have made rules."""
+        first = self.judge(call)
+        heard = [s for s in standing if _is_heard(s, first, refused_before=refused_before)]
+        if not heard:
+            return first
+        verdict = self.plus(s.rule for s in heard).judge(call)
+        ids = [s.id for s in heard if s.rule is verdict.rule]
+        return replace(verdict, standing=ids[0]) if ids else verdict
+
     def judge(self, call: ToolCall) -> Verdict:
         """Return what may happen to the call. A rule that breaks denies it, and says which."""
         matching: list[Rule] = []
@@ -82,3 +124,10 @@ class Policy:
         # max keeps the first of equals, so that the order of the list is the last word
         chosen = max(denies or firm or matching, key=lambda rule: rule.specificity)
         return Verdict(chosen.verdict, chosen, chosen.label)
+
+
+def _is_heard(standing: Standing, first: Verdict, *, refused_before: bool) -> bool:
+    if standing.rule.verdict != "allow":
+        return True
+    may_answer = standing.role == first.approver_role and standing.approvals >= first.approvals
+    return first.kind == "ask" and may_answer and not refused_before

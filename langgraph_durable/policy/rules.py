@@ -19,7 +19,15 @@ Predicate = Callable[[Mapping[str, Any]], bool]
 _STRICTNESS: Mapping[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 _EFFECTS = frozenset({"*", "write", *Effect})
 _CONDITIONS = ("tenant", "server", "role", "agent", "effect")  # beside the tool's name
-_ASK_ONLY = ("approver_role", "expires_in_seconds")
+_ASK_ONLY = (
+    "approver_role",
+    "expires_in_seconds",
+    "remind_after_seconds",
+    "escalate_after_seconds",
+    "escalate_to",
+)
+MAX_APPROVALS = 10
+_SECONDS = ("expires_in_seconds", "remind_after_seconds", "escalate_after_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +103,9 @@ class Rule:
     once). `when` sees the arguments: a function, or one or several limits that must all hold,
     as `Limit` or as data: {"argument": "amount_cents", "at_most": 5000}.
     An `ask` says who may approve (`approver_role`), for how long the question stays open
-    and what then happens. `overridable=False` keeps an `ask` from being skipped by any
-    other rule.
+    and what then happens; how many different people must approve (`approvals`); after which
+    time without an answer somebody is reminded, each time anew, and after which another role
+    may decide. `overridable=False` keeps an `ask` from being skipped by any other rule.
     """
 
     verdict: VerdictKind
@@ -112,6 +121,10 @@ class Rule:
     on_expiry: Literal["reject", "fail"] = "reject"
     overridable: bool = True
     name: str = ""
+    approvals: int = 1
+    remind_after_seconds: float | None = None
+    escalate_after_seconds: float | None = None
+    escalate_to: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a rule that could never mean anything."""
@@ -146,13 +159,27 @@ class Rule:
         if self.verdict != "ask":
             given = [part for part in _ASK_ONLY if getattr(self, part) is not None]
             given += [] if self.overridable else ["overridable"]
+            given += [] if self.approvals == 1 else ["approvals"]
             if given:
                 raise BadInput(f"rule {self.label}: only an ask rule takes {', '.join(given)}")
-        if self.approver_role is not None:
-            _name("a rule's approver_role", self.approver_role)
-        seconds = self.expires_in_seconds
-        if seconds is not None and not ((_number(seconds) or 0) > 0):
-            raise BadInput(f"rule {self.label}: expires_in_seconds must be a number above 0")
+        self._check_people()
+        for part in _SECONDS:
+            seconds = getattr(self, part)
+            if seconds is not None and not ((_number(seconds) or 0) > 0):
+                raise BadInput(f"rule {self.label}: {part} must be a number above 0")
+
+    def _check_people(self) -> None:
+        for part in ("approver_role", "escalate_to"):
+            if getattr(self, part) is not None:
+                _name(f"a rule's {part}", getattr(self, part))
+        if isinstance(self.approvals, bool) or not isinstance(self.approvals, int):
+            raise BadInput(f"rule {self.label}: approvals is a whole number")
+        if not 1 <= self.approvals <= MAX_APPROVALS:
+            raise BadInput(f"rule {self.label}: approvals is 1 to {MAX_APPROVALS}")
+        if (self.escalate_to is None) != (self.escalate_after_seconds is None):
+            raise BadInput(
+                f"rule {self.label}: escalate_to and escalate_after_seconds go together"
+            )
 
     @property
     def label(self) -> str:

@@ -53,14 +53,29 @@ from langgraph_durable.runs import (
     Retry,
     Run,
     Slept,
+    StandingRule,
     Status,
     Step,
 )
-from langgraph_durable.store import events, keys, questions, queue, rows, schema, steps
+from langgraph_durable.store import (
+    events,
+    health,
+    keys,
+    outbox,
+    questions,
+    queue,
+    rows,
+    rules,
+    schema,
+    steps,
+    waiting,
+)
 from langgraph_durable.store.engine import open_engine, prepare
+from langgraph_durable.store.health import Complaint, Parked, Stats
 from langgraph_durable.store.keys import ApiKey, NewKey
 from langgraph_durable.store.locks import lock
 from langgraph_durable.store.migrate import check_schema, upgrade
+from langgraph_durable.store.outbox import Message
 from langgraph_durable.store.questions import Inbox
 from langgraph_durable.store.queue import NewRun, Page, Served
 from langgraph_durable.store.rows import Codec
@@ -71,12 +86,16 @@ from langgraph_durable.values import Types, clean_text
 
 __all__ = [
     "Claim",
+    "Complaint",
     "Inbox",
     "Journaled",
+    "Message",
     "NewRun",
     "Page",
+    "Parked",
     "RunStore",
     "Served",
+    "Stats",
     "Wakeups",
     "Write",
     "open_engine",
@@ -97,6 +116,7 @@ class Claim:
     run: Run
     lease: Lease
     asked: int  # questions that the run ever put
+    has_rules: bool = False  # decisions made rules for its tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +125,7 @@ class Journaled:
 
     steps: Sequence[Step]
     questions: Sequence[Question]
+    rules: Sequence[StandingRule] = ()  # of the tenant, in force
 
 
 def _is_passing(error: BaseException) -> bool:
@@ -143,6 +164,7 @@ class RunStore:
     ) -> None:
         prepare(engine)
         self.engine = engine
+        self.notifies = False  # whether notices are written: somebody is to be told
         self.codec = Codec(types or Types())
         self._time = Timeline(engine.dialect.name, clock)
 
@@ -172,7 +194,7 @@ class RunStore:
 
     def _once(self, work: Callable[[sa.Connection], T], reads_only: bool) -> T:
         with self.engine.connect() as connection:
-            tx = connection.execution_options(reads_only=reads_only)
+            tx = connection.execution_options(reads_only=reads_only, notifies=self.notifies)
             with tx.begin():
                 return work(tx)
 
@@ -304,14 +326,18 @@ class RunStore:
             }
             self._fail(tx, lease, row.tenant, error, Replayed())
             return _Dead()
-        return Claim(rows.run(row, self.codec), lease, row.asked)
+        return Claim(rows.run(row, self.codec), lease, row.asked, bool(row.has_rules))
 
-    def load(self, lease: Lease, *, asked: bool = True) -> Journaled:
-        """Return a run's whole journal (one query) and, if it ever asked, its questions."""
+    def load(self, lease: Lease, *, asked: bool = True, rules_of: str | None = None) -> Journaled:
+        """Return a run's whole journal (one query) and, if it ever asked, its questions.
+
+        `rules_of` is a tenant: then also the rules that hold for it.
+        """
 
         def work(tx: sa.Connection) -> Journaled:
             found = questions.of_runs(tx, self.codec, [lease.run_id]) if asked else {}
-            return Journaled(steps.of_run(tx, lease.run_id), found.get(lease.run_id, []))
+            made = [] if rules_of is None else rules.live(tx, self._time, rules_of)
+            return Journaled(steps.of_run(tx, lease.run_id), found.get(lease.run_id, []), made)
 
         return self._run(work, reads_only=True)
 
@@ -576,7 +602,7 @@ class RunStore:
         run_id: str,
         decisions: Decision | Mapping[str, Decision],
         *,
-        check: Callable[[Question, Decision], None],
+        check: Callable[[Question, Decision], Decision],
         new_id: Callable[[], str],
         tenant: str | None = None,
     ) -> list[Question]:
@@ -587,10 +613,55 @@ class RunStore:
                 tx, self._time, self.codec, run_id, decisions,
                 check=check, new_id=new_id, tenant=tenant,
             )  # fmt: skip
+            for question in decided:
+                if question.approval_id is not None:
+                    steps.approved(tx, question.run_id, question.key, question.approval_id)
             notify(tx)
             return decided
 
         return self._run(work)
+
+    def delegate(
+        self,
+        question_id: str,
+        *,
+        role: str | None,
+        person: str | None,
+        by: str,
+        tenant: str | None = None,
+    ) -> Question:
+        """Hand an open question to another role, or to a person; see `waiting.delegate`."""
+        _require("question", question_id, tenant)
+
+        def work(tx: sa.Connection) -> Question:
+            question = questions.get(tx, self.codec, question_id, tenant)
+            waiting.delegate(tx, self._time, question, role=role, person=person, by=by)
+            return questions.get(tx, self.codec, question_id, tenant)
+
+        return self._run(work)
+
+    def was_refused(self, tenant: str, tool: str, digest: str) -> bool:
+        """Tell whether a person refused this very request of a tenant before."""
+        asked = Question("", "", "tool", None, digest, tool)
+        return self._run(
+            lambda tx: questions.refused_before(tx, self.codec, tenant, asked) is not None,
+            reads_only=True,
+        )
+
+    def list_rules(self, tenant: str | None = None) -> list[StandingRule]:
+        """Return the rules that decisions carried, oldest first, ended ones too."""
+        if not _storable(tenant):
+            return []
+        return self._run(lambda tx: rules.listed(tx, self._time, tenant), reads_only=True)
+
+    def revoke_rule(self, rule_id: str, *, by: str, tenant: str | None = None) -> StandingRule:
+        """End a rule at once; again changes nothing.
+
+        Raises:
+            NotFound: no such rule for this tenant.
+        """
+        _require("rule", rule_id, tenant)
+        return self._run(lambda tx: rules.revoke(tx, self._time, rule_id, tenant, by))
 
     def question(self, question_id: str, tenant: str | None = None) -> Question:
         """Return one question.
@@ -661,6 +732,9 @@ class RunStore:
                 tx, run_id, Status.QUEUED, **fresh
             ):
                 raise IllegalMove(run_id, row.status, Status.QUEUED.value)
+            if row.error:
+                # a failure that a tool reported ended the run: the operator wants that call made
+                steps.reopen(tx, run_id, json.loads(row.error).get("key", ""))
             questions.close_fatal(tx, run_id)
             events.append(tx, self._time, run_id, row.tenant, "run_retried", by)
             notify(tx)
@@ -672,7 +746,10 @@ class RunStore:
     # --- by time -----------------------------------------------------------------------
 
     def sweep(self) -> int:
-        """Wake sleepers whose time has come and expire overdue questions; returns how many."""
+        """Do what is due: wake sleepers, expire questions, remind and escalate; returns how many.
+
+        Many workers may sweep at once: each thing is done by one of them.
+        """
 
         def asleep(tx: sa.Connection) -> int:
             woken = queue.wake_sleepers(tx, self._time)
@@ -680,17 +757,17 @@ class RunStore:
                 notify(tx)
             return woken
 
-        def due(tx: sa.Connection) -> list[tuple[str, str]]:
-            return questions.overdue(tx, self._time)
+        def due(tx: sa.Connection) -> list[tuple[str, str, str]]:
+            return waiting.due(tx, self._time)
 
         done = self._run(asleep, patience_seconds=SHORT_SECONDS)
-        for question_id, run_id in self._run(due, reads_only=True, patience_seconds=SHORT_SECONDS):
-            expire = _expiring(self._time, question_id, run_id)
-            done += self._run(expire)
+        found = self._run(due, reads_only=True, patience_seconds=SHORT_SECONDS)
+        for what, question_id, run_id in found:
+            done += self._run(_overdue(self._time, what, question_id, run_id))
         return done
 
-    def announce(self, worker: str, agents: Collection[str]) -> None:
-        """Say that a worker lives and which agents it has."""
+    def announce(self, worker: str, agents: Collection[tuple[str, str]]) -> None:
+        """Say that a worker lives and which agents it has, in which versions."""
         self._run(
             lambda tx: queue.announce(tx, self._time, worker, agents),
             patience_seconds=SHORT_SECONDS,
@@ -699,6 +776,52 @@ class RunStore:
     def depart(self, worker: str) -> None:
         """Forget a worker that stopped in good order."""
         self._run(lambda tx: queue.depart(tx, worker), patience_seconds=SHORT_SECONDS)
+
+    # --- the outbox --------------------------------------------------------------------
+
+    def take_messages(
+        self, topics: Sequence[str], *, hold_seconds: float = 60.0, limit: int = 20
+    ) -> list[Message]:
+        """Take messages that are due, of each run the first; see `outbox.take`."""
+        return self._run(
+            lambda tx: outbox.take(tx, self._time, topics, hold_seconds, limit),
+            patience_seconds=SHORT_SECONDS,
+        )
+
+    def settle_message(
+        self, message: Message, error: str | None, again_in_seconds: float | None = None
+    ) -> None:
+        """Take note that a message arrived, or that it did not and when it is tried again."""
+
+        def work(tx: sa.Connection) -> None:
+            if error is None:
+                outbox.delivered(tx, self._time, message.row)
+            else:
+                outbox.failed(tx, self._time, message.row, error, again_in_seconds)
+
+        self._run(work)
+
+    def list_messages(self, run_id: str) -> list[Message]:
+        """Return the messages of a run, delivered or not, in order."""
+        if not _storable(run_id):
+            return []
+        return self._run(lambda tx: outbox.of_run(tx, run_id), reads_only=True)
+
+    # --- for operators -----------------------------------------------------------------
+
+    def stats(self, days: float) -> Stats:
+        """Count what happened in the last days."""
+        return self._run(lambda tx: health.stats(tx, self._time, days), reads_only=True)
+
+    def complaints(self, limit: int = 100) -> list[Complaint]:
+        """Return what is wrong, the most urgent first."""
+        return self._run(lambda tx: health.complaints(tx, self._time, limit), reads_only=True)
+
+    def parked(self, tenant: str | None = None, limit: int = 100) -> list[Parked]:
+        """Return what waits for people, in one query."""
+        if not _storable(tenant):
+            return []
+        return self._run(lambda tx: health.parked(tx, self.codec, tenant, limit), reads_only=True)
 
     # --- API keys ----------------------------------------------------------------------
 
@@ -799,12 +922,21 @@ class _Dead:
     """A claimed run that was failed at once; the caller takes the next one."""
 
 
-def _expiring(time: Timeline, question_id: str, run_id: str) -> Callable[[sa.Connection], int]:
+_DUE: Mapping[str, Callable[[sa.Connection, Timeline, str, str], bool]] = {
+    "expires_at": questions.expire,
+    "escalate_at": waiting.escalate,
+    "remind_at": waiting.remind,
+}
+
+
+def _overdue(
+    time: Timeline, what: str, question_id: str, run_id: str
+) -> Callable[[sa.Connection], int]:
     def work(tx: sa.Connection) -> int:
-        expired = questions.expire(tx, time, question_id, run_id)
-        if expired:
+        done = _DUE[what](tx, time, question_id, run_id)
+        if done:
             notify(tx)
-        return int(expired)
+        return int(done)
 
     return work
 

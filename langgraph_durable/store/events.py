@@ -9,9 +9,22 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.runs import Event
+from langgraph_durable.store import outbox
 from langgraph_durable.store.schema import events
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
+
+#: Events that people outside are told of (where somebody listens: `Durable(notify=...)`).
+NOTICES: Mapping[str, str] = {
+    "question_asked": "question.asked",
+    "question_reminded": "question.reminded",
+    "question_escalated": "question.escalated",
+    "question_delegated": "question.delegated",
+    "question_expired": "question.expired",
+    "run_succeeded": "run.ended",
+    "run_failed": "run.ended",
+    "run_cancelled": "run.ended",
+}
 
 
 def append(
@@ -23,17 +36,26 @@ def append(
     actor: str,
     data: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write one line. `type_` is a fact in the past tense, such as `run_claimed`."""
-    tx.execute(
-        sa.insert(events).values(
-            run_id=run_id,
-            tenant=tenant,
-            type=type_,
-            at=time.now(),
-            actor=clean_text(actor),
-            data=json.dumps(data or {}, default=str),
-        )
+    """Write one line, and the notice that goes with it.
+
+    `type_` is a fact in the past tense, such as `run_claimed`.
+    """
+    who = clean_text(actor)
+    line = sa.insert(events).values(
+        run_id=run_id,
+        tenant=tenant,
+        type=type_,
+        at=time.now(),
+        actor=who,
+        data=json.dumps(data or {}, default=str),
     )
+    topic = NOTICES.get(type_)
+    if topic is None or not tx.get_execution_options().get("notifies"):
+        tx.execute(line)
+        return
+    event_id = tx.execute(line.returning(events.c.id)).scalar_one()
+    payload = {"event": type_, "run_id": run_id, "tenant": tenant, "actor": who, **(data or {})}
+    outbox.put(tx, time, run_id, tenant, f"event:{event_id}", topic, payload)
 
 
 def of_run(tx: sa.Connection, run_id: str, after: int = 0, limit: int = 10_000) -> Sequence[Event]:

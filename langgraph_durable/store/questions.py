@@ -1,4 +1,4 @@
-"""Ask, decide, expire. The run's row is locked before its questions, always.
+"""Ask, decide, close. The run's row is locked before its questions, always.
 
 Two people who decide two questions of one run at the same instant would each see the
 other's question still open, and nobody would wake the run: the lock on the run prevents
@@ -7,6 +7,7 @@ that, and it orders a decision against an expiry.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,16 +17,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.errors import AlreadyDecided, Conflict, NotFound, NotWaiting
-from langgraph_durable.runs import Decision, Lease, Question, QuestionState, Status
-from langgraph_durable.store import events, rows
+from langgraph_durable.runs import Decision, Lease, Question, QuestionState, Refusal, Status
+from langgraph_durable.store import events, rows, rules, waiting
 from langgraph_durable.store.locks import lock
 from langgraph_durable.store.rows import Codec
 from langgraph_durable.store.schema import UtcTime, among, questions, runs
 from langgraph_durable.store.timeline import Timeline
+from langgraph_durable.store.waiting import IS_OPEN
 from langgraph_durable.values import clean_text
 
 OPEN = QuestionState.OPEN.value
-IS_OPEN = among(questions.c.state, OPEN)
 
 
 def ask(
@@ -56,6 +57,7 @@ def ask(
             _close(tx, time, questions.c.id == known.id)
         _insert(tx, time, codec, lease, tenant, question)
         data = {"question_id": question.id, "key": question.key, "tool": question.tool}
+        data |= {"role": question.role} if question.role else {}
         events.append(tx, time, lease.run_id, tenant, "question_asked", lease.worker, data)
         new += 1
     return new
@@ -65,7 +67,11 @@ def _insert(
     tx: sa.Connection, time: Timeline, codec: Codec, lease: Lease, tenant: str, question: Question
 ) -> None:
     where = f"question {question.key!r}"
-    expires = question.expires_in_seconds
+    refused = refused_before(tx, codec, tenant, question) if question.kind == "tool" else None
+
+    def later(seconds: float | None) -> sa.ColumnElement[Any] | None:
+        return None if seconds is None else time.later(seconds)
+
     tx.execute(
         sa.insert(questions).values(
             id=question.id,
@@ -84,9 +90,37 @@ def _insert(
             fallback=codec.encode(question.default, where),
             state=OPEN,
             asked_at=time.now(),
-            expires_at=None if expires is None else time.later(expires),
+            expires_at=later(question.expires_in_seconds),
+            approvals=question.approvals,
+            remind_seconds=question.remind_after_seconds,
+            remind_at=later(question.remind_after_seconds),
+            escalate_to=question.escalate_to,
+            escalate_at=later(question.escalate_after_seconds),
+            refused_before=None if refused is None else rows.refusal_text(refused),
         )
     )
+
+
+def refused_before(
+    tx: sa.Connection, codec: Codec, tenant: str, question: Question
+) -> Refusal | None:
+    """Return the last refusal of this very request: the tenant, the tool, the arguments."""
+    found = tx.execute(
+        sa.select(questions)
+        .where(
+            questions.c.tenant == tenant,
+            questions.c.tool == clean_text(question.tool),
+            questions.c.digest == question.digest,
+            among(questions.c.state, QuestionState.DECIDED.value),
+        )
+        .order_by(questions.c.decided_at.desc())
+    )
+    for row in found:
+        made = rows.question(row, codec)
+        if made.decision is not None and made.decision.choice == "reject":
+            by, reason = made.decision.by, made.decision.reason
+            return Refusal(by, row.decided_at, reason, row.run_id, row.id)
+    return None
 
 
 def _close(tx: sa.Connection, time: Timeline, which: sa.ColumnElement[bool]) -> None:
@@ -128,7 +162,8 @@ def decide(
     """Store the one decision of a question, and wake its run when no question is open.
 
     The first decision wins. The same one again changes nothing and is a success; a
-    different one is refused.
+    different one is refused. Where several people must approve, the question stays open
+    until as many have said the same; a refusal by one of them decides.
 
     Raises:
         NotFound: no such question for this tenant.
@@ -138,6 +173,10 @@ def decide(
     question = get(tx, codec, question_id, tenant)
     text = rows.decision_text(decision, codec, f"decision on {question_id}")
     lock(tx, question.run_id, None)
+    if question.approvals > 1 and decision.choice != "reject":
+        said = hashlib.sha256(_said(decision, codec).encode()).hexdigest()
+        if not waiting.approved_enough(tx, time, question, decision, text, said):
+            return get(tx, codec, question_id, tenant)
     stored = tx.execute(
         sa.update(questions)
         .where(
@@ -161,6 +200,7 @@ def decide(
         "choice": decision.choice,
         "reason": decision.reason,
     }
+    rules.make(tx, time, question, decision)
     events.append(tx, time, question.run_id, question.tenant, "question_decided", decision.by, data)
     wake(tx, time, question.run_id)
     return get(tx, codec, question_id, tenant)
@@ -173,13 +213,14 @@ def decide_all(
     run_id: str,
     decisions: Decision | Mapping[str, Decision],
     *,
-    check: Callable[[Question, Decision], None],
+    check: Callable[[Question, Decision], Decision],
     new_id: Callable[[], str],
     tenant: str | None,
 ) -> list[Question]:
     """Decide all open questions of a run alike, or those that are named each by its own; or none.
 
-    `check` refuses a decision by raising, before anything is written.
+    `check` refuses a decision by raising, before anything is written, or returns it as it is
+    to be stored.
 
     Raises:
         NotFound: no such run for this tenant, or no such question of it.
@@ -195,8 +236,7 @@ def decide_all(
     for question_id in decisions:
         if question_id not in asked:
             raise NotFound("question", question_id)
-    for question_id, decision in decisions.items():
-        check(asked[question_id], decision)
+    decisions = {id_: check(asked[id_], decision) for id_, decision in decisions.items()}
     return [
         decide(tx, time, codec, id_, decision, approval_id=new_id(), tenant=tenant)
         for id_, decision in decisions.items()
@@ -240,17 +280,6 @@ def wake(tx: sa.Connection, time: Timeline, run_id: str) -> bool:
     return True
 
 
-def overdue(tx: sa.Connection, time: Timeline, limit: int = 100) -> list[tuple[str, str]]:
-    """Return (question id, run id) of open questions past their expiry."""
-    found = tx.execute(
-        sa.select(questions.c.id, questions.c.run_id)
-        .where(IS_OPEN, questions.c.expires_at <= time.now())
-        .order_by(questions.c.expires_at)
-        .limit(limit)
-    )
-    return [(row.id, row.run_id) for row in found]
-
-
 def expire(tx: sa.Connection, time: Timeline, question_id: str, run_id: str) -> bool:
     """Expire one overdue question and wake its run; False if a decision came first."""
     run = lock(tx, run_id, None)
@@ -284,7 +313,7 @@ def get(tx: sa.Connection, codec: Codec, question_id: str, tenant: str | None) -
     row = tx.execute(query).one_or_none()
     if row is None:
         raise NotFound("question", question_id)
-    return rows.question(row, codec)
+    return waiting.with_approvals(tx, [rows.question(row, codec)])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +324,7 @@ class Inbox:
     run_id: str | None = None
     state: QuestionState | None = QuestionState.OPEN
     role: str | None = None
+    tool: str | None = None
     agents: Collection[str] | None = None
     after: tuple[datetime, str] | None = None
     limit: int = 100
@@ -303,7 +333,7 @@ class Inbox:
 def listed(tx: sa.Connection, codec: Codec, inbox: Inbox) -> list[Question]:
     """Return questions, oldest first."""
     query = sa.select(questions).order_by(questions.c.asked_at, questions.c.id).limit(inbox.limit)
-    for column in ("tenant", "run_id", "state", "role"):
+    for column in ("tenant", "run_id", "state", "role", "tool"):
         wanted = getattr(inbox, column)
         if wanted is not None:
             query = query.where(questions.c[column] == str(wanted))
@@ -317,7 +347,8 @@ def listed(tx: sa.Connection, codec: Codec, inbox: Inbox) -> list[Question]:
         at, id_ = inbox.after
         place = sa.tuple_(sa.literal(at, UtcTime()), sa.literal(id_))
         query = query.where(sa.tuple_(questions.c.asked_at, questions.c.id) > place)
-    return [rows.question(row, codec) for row in tx.execute(query)]
+    found = [rows.question(row, codec) for row in tx.execute(query)]
+    return waiting.with_approvals(tx, found)
 
 
 def of_runs(tx: sa.Connection, codec: Codec, run_ids: Sequence[str]) -> dict[str, list[Question]]:
@@ -328,7 +359,7 @@ def of_runs(tx: sa.Connection, codec: Codec, run_ids: Sequence[str]) -> dict[str
         .where(questions.c.run_id.in_(run_ids))
         .order_by(questions.c.asked_at, questions.c.key)
     )
-    row: sa.Row[Any]
-    for row in tx.execute(query):
-        found.setdefault(row.run_id, []).append(rows.question(row, codec))
+    asked = [rows.question(row, codec) for row in tx.execute(query)]
+    for question in waiting.with_approvals(tx, asked):
+        found.setdefault(question.run_id, []).append(question)
     return found

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost
 from langgraph_durable.runs import Lease, Mode, Replayed, Status, sources
-from langgraph_durable.store import events
+from langgraph_durable.store import events, rules
 from langgraph_durable.store.schema import ENDED, OWNED, UtcTime, among, runs, steps, workers
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
@@ -193,7 +193,8 @@ def claim(
             holds_thread=sa.true(),
             started_at=sa.func.coalesce(runs.c.started_at, time.now()),
         )
-        .returning(*runs.c)
+        # a rule is asked for with the journal only where there is one
+        .returning(*runs.c, rules.any_live(time, runs.c.tenant).label("has_rules"))
     )
     return tx.execute(statement).one_or_none()
 
@@ -215,8 +216,8 @@ def _is_served(time: Timeline, served: Served) -> sa.ColumnElement[bool]:
     if not served.adopts:
         return mine
     names = sorted({name for name, _ in served.agents})
-    # `agents` has a line for each name: a line that can be taken out of it is in it
-    line = sa.literal("\n").concat(runs.c.agent).concat("\n")
+    # `agents` has lines of name and version: what can be taken out of it is in it
+    line = sa.literal("\n").concat(runs.c.agent).concat("\t")
     without = sa.func.replace(workers.c.agents, line, "")
     announced = (
         sa.exists()
@@ -367,11 +368,13 @@ def wake_sleepers(tx: sa.Connection, time: Timeline) -> int:
     return len(due)
 
 
-def announce(tx: sa.Connection, time: Timeline, worker: str, agents: Collection[str]) -> None:
+def announce(
+    tx: sa.Connection, time: Timeline, worker: str, agents: Collection[tuple[str, str]]
+) -> None:
     """Say that a worker lives and what it has; forget those that died long ago."""
     name = clean_text(worker)
     values = {
-        "agents": "\n" + "".join(f"{agent}\n" for agent in sorted(agents)),
+        "agents": "\n" + "".join(f"{name}\t{version}\n" for name, version in sorted(agents)),
         "seen_at": time.now(),
     }
     updated = tx.execute(sa.update(workers).where(workers.c.name == name).values(**values))

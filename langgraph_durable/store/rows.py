@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from langgraph_durable.runs import (
     Decision,
     Question,
     QuestionState,
+    Refusal,
     Run,
     Status,
     Step,
@@ -126,18 +128,35 @@ def question(row: sa.Row[Any], codec: Codec) -> Question:
         decision=Decision(**decided) if decided else None,
         decided_at=row.decided_at,
         approval_id=row.approval_id,
+        approvals=row.approvals,
+        remind_after_seconds=row.remind_seconds,
+        escalate_to=row.escalate_to,
+        person=row.person,
+        refused_before=_refusal(row.refused_before),
     )
+
+
+def _refusal(text: str | None) -> Refusal | None:
+    if text is None:
+        return None
+    told = json.loads(text)
+    return Refusal(**{**told, "at": datetime.fromisoformat(told["at"])})
+
+
+def refusal_text(refusal: Refusal) -> str:
+    """Encode a refusal as it is stored with a later question."""
+    return json.dumps({**asdict(refusal), "at": refusal.at.isoformat()})
 
 
 def decision_text(decision: Decision, codec: Codec, where: str) -> str:
     """Encode a decision as it is stored."""
-    return codec.encode(
-        {
-            "choice": decision.choice,
-            "by": decision.by,
-            "reason": decision.reason,
-            "arguments": dict(decision.arguments) if decision.arguments is not None else None,
-            "value": decision.value,
-        },
-        where,
-    )
+    said = {
+        "choice": decision.choice,
+        "by": decision.by,
+        "reason": decision.reason,
+        "arguments": dict(decision.arguments) if decision.arguments is not None else None,
+        "value": decision.value,
+    }
+    if decision.rules:
+        said |= {"rules": [dict(rule) for rule in decision.rules], "until": decision.until}
+    return codec.encode(said, where)

@@ -172,6 +172,14 @@ questions = sa.Table(
     _maybe("decided_by"),
     _maybe("decided_at", UtcTime),
     _maybe("approval_id"),
+    _count("approvals", 1),  # how many different people must approve
+    _maybe("remind_seconds", sa.Float),
+    _maybe("remind_at", UtcTime),
+    _count("reminded"),
+    _maybe("escalate_to"),
+    _maybe("escalate_at", UtcTime),
+    _maybe("person"),  # whom it was handed to, by name
+    _maybe("refused_before"),  # the last refusal of the very same request
 )
 sa.Index("questions_of_run", questions.c.run_id)
 _partial(
@@ -179,6 +187,79 @@ _partial(
 )
 _partial("questions_inbox", questions.c.tenant, questions.c.asked_at, where="state = 'open'")
 _partial("questions_due", questions.c.expires_at, where="state = 'open' AND expires_at IS NOT NULL")
+_partial(
+    "questions_to_remind", questions.c.remind_at, where="state = 'open' AND remind_at IS NOT NULL"
+)
+_partial(
+    "questions_to_escalate",
+    questions.c.escalate_at,
+    where="state = 'open' AND escalate_at IS NOT NULL",
+)
+_partial(
+    "questions_decided",
+    questions.c.tenant,
+    questions.c.tool,
+    questions.c.digest,
+    questions.c.decided_at,
+    where="state = 'decided'",
+)
+
+approvals = sa.Table(  # of questions that more than one person must approve
+    "approvals",
+    metadata,
+    _text("question_id", primary_key=True),
+    _text("person", primary_key=True),  # the name without regard to case
+    _text("name"),
+    _text("run_id"),
+    _text("said"),  # the digest of what was approved
+    _text("decision"),
+    sa.Column("at", UtcTime, nullable=False),
+)
+sa.Index("approvals_of_run", approvals.c.run_id)
+
+rules = sa.Table(  # those that decisions carried
+    "rules",
+    metadata,
+    _text("id", primary_key=True),
+    _text("tenant"),
+    _text("data"),
+    _maybe("role"),  # who may decide what the rule answers
+    _count("approvals", 1),
+    _text("question_id"),
+    _text("run_id"),
+    _text("made_by"),
+    sa.Column("made_at", UtcTime, nullable=False),
+    _maybe("expires_at", UtcTime),
+    _maybe("revoked_at", UtcTime),
+    _maybe("revoked_by"),
+)
+sa.Index("rules_by_tenant", rules.c.tenant, rules.c.made_at, rules.c.id)
+
+outbox = sa.Table(
+    "outbox",
+    metadata,
+    sa.Column(
+        "id",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        primary_key=True,
+        autoincrement=True,
+    ),
+    _text("run_id"),
+    _text("tenant"),
+    _text("key"),
+    _text("topic"),
+    _text("payload"),
+    _text("state"),  # pending, delivered or dead
+    _count("attempts"),
+    sa.Column("next_at", UtcTime, nullable=False),
+    _maybe("error"),
+    sa.Column("created_at", UtcTime, nullable=False),
+    _maybe("delivered_at", UtcTime),
+)
+sa.Index("outbox_key", outbox.c.run_id, outbox.c.key, unique=True)
+_partial("outbox_pending", outbox.c.run_id, outbox.c.id, where="state = 'pending'")
+_partial("outbox_due", outbox.c.next_at, where="state = 'pending'")
+_partial("outbox_dead", outbox.c.id, where="state = 'dead'")
 
 events = sa.Table(
     "events",

@@ -215,6 +215,20 @@ def approved(tx: sa.Connection, run_id: str, key: str, approval_id: str) -> None
     )
 
 
+def reopen(tx: sa.Connection, run_id: str, key: str) -> None:
+    """Turn a recorded failure back into a failed try, so that the call is made again."""
+    tx.execute(
+        sa.update(steps)
+        .where(
+            steps.c.run_id == run_id,
+            steps.c.key == key,
+            steps.c.state == StepState.RECORDED.value,
+            steps.c.value.is_(None),
+        )
+        .values(state=StepState.FAILED.value)
+    )
+
+
 def get(tx: sa.Connection, run_id: str, key: str) -> Step | None:
     """Return one step, if there is one under this key."""
     row = tx.execute(

@@ -66,7 +66,8 @@ def _listen(connection: sa.Connection, ring: Callable[[], None], stopping: threa
             for _ in raw.notifies(timeout=0.5, stop_after=1):
                 ring()
     finally:
-        connection.invalidate()  # closed without a rollback: it may be broken
+        raw.close()  # SQLAlchemy doesn't close what was detached from its pool
+        connection.invalidate()  # no rollback on it: it may be broken
 
 
 def _watch(connection: sa.Connection, ring: Callable[[], None], stopping: threading.Event) -> None:

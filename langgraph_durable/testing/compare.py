@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from langgraph_durable.errors import DuplicateKey, NonDeterminismError
 from langgraph_durable.runs import NEXT, Effect, Event, Status, Step, StepState
 from langgraph_durable.testing.passes import OUTCOME, Aftermath
 from langgraph_durable.testing.plain import plain
@@ -41,6 +42,19 @@ def differences(calm: Aftermath, after: Aftermath) -> list[str]:
         *_moves(after.events),
         *_epochs(after),
     ]
+
+
+def faults(calm: Aftermath) -> list[str]:
+    """Return what is wrong with the calm run by itself; empty if nothing is.
+
+    A run that fails is fine, unless it fails because it doesn't replay.
+    """
+    error = calm.run.error or {}
+    said = []
+    if error.get("type") in (NonDeterminismError.__name__, DuplicateKey.__name__):
+        said.append(f"{error['type']}: {error['message']}")
+    own = (*_keys(calm), *_not_asked_again(calm), *_moves(calm.events), *_epochs(calm))
+    return [*said, *own]
 
 
 # --- the end -----------------------------------------------------------------------------

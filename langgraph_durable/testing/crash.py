@@ -15,7 +15,7 @@ from langgraph_durable.app import Durable
 from langgraph_durable.errors import BadInput
 from langgraph_durable.policy import Rule
 from langgraph_durable.runs import Effect, Mode
-from langgraph_durable.testing.compare import differences
+from langgraph_durable.testing.compare import differences, faults
 from langgraph_durable.testing.fakes import FakeClock
 from langgraph_durable.testing.ledger import Ledger, RecordingTools
 from langgraph_durable.testing.passes import Aftermath, Stage, play, play_stopped
@@ -44,8 +44,12 @@ class Crashed:
 
     def __str__(self) -> str:
         """Name it in a line."""
-        where = ", then ".join(map(str, self.plan))
-        return f"{self.how} {where}: {'; '.join(self.problems) or 'ok'}"
+        return f"{self.moment}: {'; '.join(self.problems) or 'ok'}"
+
+    @property
+    def moment(self) -> str:
+        """When it crashed, in words."""
+        return f"{self.how} {', then '.join(map(str, self.plan))}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class CrashReport:
             *(f"  - {crash}" for crash in self.failed[:20]),
             *(["  - …"] if len(self.failed) > 20 else []),
             "",
-            f"{first.how} {', then '.join(map(str, first.plan))}:",
+            f"{first.moment}:",
             side_by_side(self.calm, first.after),
         ]
         raise AssertionError("\n".join(lines))
@@ -177,7 +181,8 @@ def crash_everywhere(
     if processes and not is_factory(agent) and not isinstance(agent, str):
         raise BadInput("processes=True needs a scene factory (folder) -> Scene, or its name")
     clock = clock or FakeClock()
-    with _rehearsal(make, input, clock, _refresh(tools, ledger, fresh)) as rehearsal:
+    with staged(make, input, clock) as stage:
+        rehearsal = Rehearsal(stage, _refresh(tools, ledger, fresh))
         if processes:
             from langgraph_durable.testing.processes import play_processes
 
@@ -211,18 +216,21 @@ def _refresh(
 
 @dataclass
 class Rehearsal:
-    """Runs of one agent, each in a folder of its own."""
+    """Runs of one agent, one after the other."""
 
-    make: SceneFactory
-    input: Any
-    folder: Path
-    clock: FakeClock
+    stage: Stage
     refresh: Callable[[], None]
-    stage: type[Stage] = Stage
+
+    def __post_init__(self) -> None:
+        """Note when every run begins."""
+        self._began = self.stage.clock.now()
 
     def report(self, how: Play, *, pairs: bool | int, stops: bool) -> CrashReport:
         """Crash everywhere."""
         calm = self._play(how, ())
+        wrong = tuple(faults(calm))
+        if wrong:  # nothing can be told by comparing with it
+            return CrashReport(calm, (Crashed((), wrong, calm, "without any crash"),))
         crashes = [self._crash(calm, how, (point,)) for point in calm.reached]
         if pairs:
             plans = list(_pairs(crashes))
@@ -246,19 +254,8 @@ class Rehearsal:
 
     def _play(self, how: Play, plan: Sequence[Point]) -> Aftermath:
         self.refresh()
-        self.clock.turn_to(self._began)
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            stage = self.stage(
-                self.make, self.input, Path(folder) / "run", self._template, self.clock
-            )
-            return how(stage, plan)
-
-    def __post_init__(self) -> None:
-        """Make the database that every run begins with."""
-        self._began = self.clock.now()
-        self._template = self.folder / "template.db"
-        template = Durable(f"sqlite:///{self._template}")
-        template.store.engine.dispose()
+        self.stage.clock.turn_to(self._began)
+        return how(self.stage, plan)
 
 
 def _stopped(stage: Stage, plan: Sequence[Point]) -> Aftermath:
@@ -275,9 +272,16 @@ def _pairs(crashes: Sequence[Crashed]) -> Iterator[tuple[Point, ...]]:
 
 
 @contextmanager
-def _rehearsal(
-    make: SceneFactory, input: Any, clock: FakeClock, refresh: Callable[[], None]
-) -> Iterator[Rehearsal]:
+def staged(
+    make: SceneFactory, input: Any, clock: FakeClock, kind: type[Stage] = Stage
+) -> Iterator[Stage]:
+    """Give a stage in a folder of its own, in memory where there is one."""
     base = _MEMORY if _MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="crash-everywhere-", dir=base) as folder:
-        yield Rehearsal(make, input, Path(folder), clock, refresh)
+    with tempfile.TemporaryDirectory(prefix="crash-everywhere-", dir=base) as name:
+        template = Path(name) / "template.db"
+        Durable(f"sqlite:///{template}").close()
+        stage = kind(make, input, Path(name) / "run", template, clock)
+        try:
+            yield stage
+        finally:
+            stage.engine.dispose()

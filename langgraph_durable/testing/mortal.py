@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 from langgraph_durable.app import Durable
 from langgraph_durable.checkpoint import FencedSaver, Savers
 from langgraph_durable.checkpoint.fenced import Act, Pass, T
-from langgraph_durable.clock import Chance
+from langgraph_durable.clock import Chance, Clock
 from langgraph_durable.errors import DurableError, LeaseLost
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.runs import Decision, Lease, Status, StepState
@@ -42,10 +42,11 @@ class MortalDurable(Durable):
     """The real thing on a SQLite file, in a process that ends where the life says."""
 
     def __init__(
-        self, url: str, scene: Scene, life: Life, clock: FakeClock, chance: Chance
+        self, scene: Scene, life: Life, engine: Any, clock: FakeClock, chance: Chance
     ) -> None:
+        self._engine = engine
         super().__init__(
-            url,
+            engine.url.render_as_string(hide_password=False),
             tools=scene.tools,
             models=scene.models,
             rules=scene.rules,
@@ -54,15 +55,22 @@ class MortalDurable(Durable):
             chance=chance,
         )
         self.life = life
-        self.engine = self.store.engine
         # a front, and not a subclass: transactions that are yet to be written are seen as well
         self.store = cast(RunStore, MortalStore(self.store, life))
+        given = scene.services or self.services
         self.services = replace(
-            self.services,
-            tools=MortalTools(self.services.tools, life, self.types),
-            models=MortalModels(self.services.models, life),
+            given,
+            tools=MortalTools(given.tools, life, self.types),
+            models=MortalModels(given.models, life),
+            types=self.types,
+            clock=clock,
+            chance=chance,
             sleep=partial(_pass_time, clock),
         )
+
+    def _open(self, url: str, clock: Clock | None, create: bool) -> RunStore:
+        # one engine for all lives: it holds no state of a run, and knows its SQL by then
+        return RunStore(self._engine, clock, self.types)
 
     def savers(self) -> Savers:
         """Return savers that tell each checkpoint."""

@@ -27,6 +27,7 @@ from langgraph_durable.runs import (
     Step,
     StepState,
 )
+from langgraph_durable.store import open_engine
 from langgraph_durable.testing.fakes import FakeClock, SeededChance
 from langgraph_durable.testing.mortal import MortalDurable, MortalWorker
 from langgraph_durable.testing.points import Called, Died, Life, Point, Trace, living
@@ -64,10 +65,10 @@ class Aftermath:
 
 @dataclass
 class Stage:
-    """Where a run is lived.
+    """Where runs are lived: one folder, which is made anew for each of them.
 
     Args:
-        make: builds the scene in the run's folder, for each life anew.
+        make: builds the scene in the folder, for each life anew.
         input: what is submitted.
         template: a database that has its schema.
     """
@@ -79,17 +80,31 @@ class Stage:
     clock: FakeClock
     durable: type[MortalDurable] = MortalDurable
 
+    def __post_init__(self) -> None:
+        """Open the database; it is there when the first run is set up."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.engine = open_engine(f"sqlite:///{self.folder / DATABASE}")
+
     def set_up(self) -> None:
-        """Make the folder, with an empty database."""
-        self.folder.mkdir(parents=True)
+        """Empty the folder but for an empty database."""
+        self.engine.dispose()
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
         shutil.copy(self.template, self.folder / DATABASE)
 
     def open(self, life: Life, chance: SeededChance) -> Player:
         """Begin a life."""
         scene = self.make(self.folder)
-        url = f"sqlite:///{self.folder / DATABASE}"
-        durable = self.durable(url, scene, life, self.clock, chance)
+        durable = self.durable(scene, life, self.engine, self.clock, chance)
         return Player(durable, scene, self.clock, self.input, enter(durable, scene))
+
+
+@dataclass
+class Client:
+    """What the people outside know; it outlives the process."""
+
+    run_id: str | None = None
+    clicked: tuple[str, Decision] | None = None  # the last one: its answer may have been lost
 
 
 @dataclass
@@ -101,7 +116,7 @@ class Player:
     clock: FakeClock
     input: Any
     agent: str
-    clicked: dict[str, Decision] = field(default_factory=dict)
+    client: Client = field(default_factory=Client)
     before_truth: Callable[[], object] | None = None
 
     def live(self) -> str:
@@ -113,7 +128,8 @@ class Player:
         """
         worker = MortalWorker(self.durable, "worker", lease_seconds=LEASE_SECONDS)
         with living(self.durable.life):
-            run_id = self.find() or self._submit()
+            # who got no answer submits again, under the same idempotency key
+            run_id = self.client.run_id = self.client.run_id or self._submit()
             self._click_again()
             for _ in range(MAX_TURNS):
                 run = self.durable.get(run_id)
@@ -129,7 +145,7 @@ class Player:
 
     def close(self) -> None:
         """Let go of the database."""
-        self.durable.engine.dispose()
+        self.durable.close()
 
     def find(self) -> str | None:
         """Return the run's id, if its submit was committed."""
@@ -157,7 +173,7 @@ class Player:
             if decision is None:
                 unanswered.append(question)
                 continue
-            self.clicked[question.id] = decision
+            self.client.clicked = (question.id, decision)
             self.durable.decide(question.id, decision)
         if len(unanswered) == len(open_):
             self._let_expire(unanswered)
@@ -184,10 +200,10 @@ class Player:
         return Decision.respond(PERSON, decode(known, types=self.durable.types))
 
     def _click_again(self) -> None:
-        """Decide again what was decided before the crash: the answer may have been lost."""
-        store = self.durable.store
-        for question_id, decision in self.clicked.items():
-            if store.question(question_id).state is QuestionState.DECIDED:
+        """Decide again what was decided last: the answer may have been lost in the crash."""
+        if self.client.clicked is not None:
+            question_id, decision = self.client.clicked
+            if self.durable.store.question(question_id).state is QuestionState.DECIDED:
                 self.durable.decide(question_id, decision)
 
     def _let_expire(self, questions: Sequence[Question]) -> None:
@@ -202,7 +218,7 @@ class Player:
 
     def recorded(self) -> dict[str, Step]:
         """Return the answers that the journal has now."""
-        run_id = self.find()
+        run_id = self.client.run_id or self.find()
         steps = self.durable.store.list_steps(run_id) if run_id else []
         return {step.key: step for step in steps if step.state is StepState.RECORDED}
 
@@ -232,12 +248,12 @@ def play(stage: Stage, plan: Sequence[Point] = ()) -> Aftermath:
     """Live a run that crashes at each planned point in turn."""
     stage.set_up()
     trace, chance = Trace(), SeededChance()
-    clicked: dict[str, Decision] = {}
+    client = Client()
     kept: list[Mapping[str, Step]] = []
     for number, fault in enumerate([*plan, None]):
         life = Life(trace, fault, Life.crash)
         player = stage.open(life, chance)
-        player.clicked = clicked
+        player.client = client
         try:
             if number:
                 kept.append(player.recorded())

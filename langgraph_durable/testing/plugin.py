@@ -50,7 +50,7 @@ def durable(
     options = {"clock": durable_clock, **durable_options}
     made = Durable(f"sqlite:///{tmp_path / 'durable.db'}", **options)
     yield made
-    made.store.engine.dispose()
+    made.close()
 
 
 @pytest.fixture

@@ -59,10 +59,10 @@ def play_processes(scene: SceneFactory | str, stage: Stage, plan: Sequence[Point
         if _lived(birth) == 0:
             unreached = tuple(plan[number:])
             break
-        player = _reader(birth)
+        player = _reader(stage)
         kept.append(player.recorded())
         player.close()
-    player = _reader(birth)
+    player = _reader(stage)
     try:
         run_id = player.find()
         if run_id is None:
@@ -77,9 +77,8 @@ def _now(stage: Stage) -> datetime:
     return datetime.fromisoformat(at) if at else stage.clock.now()
 
 
-def _reader(birth: Birth) -> Player:
-    stage = birth.stage()
-    return stage.open(Life(Trace(birth.folder / TRACE)), SeededChance())
+def _reader(stage: Stage) -> Player:
+    return stage.open(Life(Trace(stage.folder / TRACE)), SeededChance())
 
 
 def _lived(birth: Birth) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from langgraph_durable.agents import Agent
 from langgraph_durable.app import Durable
+from langgraph_durable.context import Services
 from langgraph_durable.errors import BadInput
 from langgraph_durable.policy import Rule
 from langgraph_durable.runs import Decision, Mode, Question
@@ -53,6 +54,23 @@ class Scene:
     effects: Callable[[], Any] | None = None
     tenant: str = "default"
     context: Any = None
+    services: Services | None = None  # instead of tools, models and rules
+
+    @classmethod
+    def of(cls, durable: Durable, agent: str, **more: Any) -> Scene:
+        """Return the scene of an agent that is registered with its tools, models and rules.
+
+        Raises:
+            UnknownAgent: there is none of that name.
+        """
+        services = durable.services
+        return cls(
+            durable.find(agent),
+            tools=services.tools,
+            types=durable.types.classes,
+            services=services,
+            **more,
+        )
 
     def shown(self) -> list[Any]:
         """Return what the outside world shows of the run's effects."""

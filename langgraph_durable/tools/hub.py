@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from langchain_core.tools import BaseTool
 
 from langgraph_durable import calls
-from langgraph_durable.errors import BadInput, ToolError, UnknownTool
+from langgraph_durable.errors import BadInput, ToolError, ToolUnreachable, UnknownTool
 from langgraph_durable.runs import Effect
 from langgraph_durable.tools import arguments as args
 from langgraph_durable.tools import run
@@ -171,10 +171,10 @@ class ToolHub:
         if failures:
             raise failures[0]
 
-    async def _try_load(self, server: str) -> ToolError | None:
+    async def _try_load(self, server: str) -> ToolUnreachable | None:
         try:
             await self._load(self._mounts[server])
-        except ToolError as failure:
+        except ToolUnreachable as failure:
             return failure
         return None
 
@@ -327,8 +327,12 @@ class ToolHub:
         admit(spec, arguments, info)
         try:
             return await self._tools[spec.full_name].run(spec, given, info)
-        except ToolError as failure:
+        except (ToolError, ToolUnreachable) as failure:
             failure.tool, failure.key = failure.tool or spec.full_name, failure.key or info.key
+            if spec.effect is Effect.ONCE and spec.server in self._mounts:
+                # a protocol that can't tell a refusal from a crash half-way: a call that
+                # can't be repeated must not be taken for undone
+                failure.outcome_unknown = True
             raise
 
     async def probe(self, name: str, arguments: Mapping[str, Any], info: CallInfo) -> Any:

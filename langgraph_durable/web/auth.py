@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from langgraph_durable.app import Durable
 from langgraph_durable.errors import BadKey, Forbidden, NotFound
 from langgraph_durable.keys import ApiKey
-from langgraph_durable.runs import Question, Run
+from langgraph_durable.runs import Event, Question, Run, Step
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -61,6 +62,16 @@ class Caller:
             if not self.sees(run.agent):
                 raise NotFound("question", question_id)
         return question
+
+    # what belongs to a run that was seen just now needs no second look at whose it is
+
+    def steps(self, run: Run) -> Sequence[Step]:
+        """Return the journal of a run that `run` returned."""
+        return self.durable.store.list_steps(run.id)
+
+    def events(self, run: Run, after: int = 0) -> Sequence[Event]:
+        """Return the events behind the id `after` of a run that `run` returned."""
+        return self.durable.store.list_events(run.id, after)
 
     def sees(self, agent: str) -> bool:
         """Tell whether an agent is in the key's scope."""

@@ -199,7 +199,7 @@ def approve_run(
 
 
 def _detail(caller: Caller, run: Run) -> RunDetail:
-    return RunDetail.whole(run, caller.durable.journal(run.id, caller.tenant))
+    return RunDetail.whole(run, caller.steps(run))
 
 
 # --- AgentScope's confirmation ---------------------------------------------------------

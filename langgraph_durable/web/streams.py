@@ -47,7 +47,7 @@ def rejoin(caller: Caller, run_id: str, after: int) -> tuple[Run, bool]:
             leave out what happened.
     """
     run = caller.run(run_id)
-    events = caller.durable.events(run_id, caller.tenant, after=max(after - 1, 0))
+    events = caller.events(run, max(after - 1, 0))
     if after and (not events or events[0].id != after):
         raise BadInput("Last-Event-ID names no event of this run; leave it out to start afresh")
     return run, bool(after) and run.status.is_final and len(events) == 1
@@ -95,8 +95,8 @@ async def _events(
 
 def _read(caller: Caller, run_id: str, after: int) -> tuple[Status, Sequence[Event]]:
     # the status first: when it is final, every event that led to it can be read after it
-    status = caller.run(run_id).status
-    return status, caller.durable.events(run_id, caller.tenant, after=after)
+    run = caller.run(run_id)
+    return run.status, caller.events(run, after)
 
 
 def _data(event: Event) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.types import interrupt
+from langgraph.types import Send, interrupt
 
 from langgraph_durable import Durable, Retry, RunContext, ToolHub, current_run
 from tests.faults.ledger import World
@@ -219,6 +219,24 @@ def _swarm(world: World) -> Any:
     return _chain(State, one, two, three)
 
 
+def _wide(world: World) -> Any:
+    """Many sync branches, each of which waits for a sync tool: two threads for each."""
+
+    def split(state: State) -> list[Send]:
+        return [Send("branch", {"amount": i}) for i in range(150)]
+
+    def branch(state: State) -> Any:
+        i = state["amount"]
+        current_run().blocking.tool(f"pay:{i}", "pay", {"amount": i})
+        return {"results": [i]}
+
+    graph = StateGraph(State, context_schema=RunContext)
+    graph.add_node("branch", branch)
+    graph.add_conditional_edges(START, split, ["branch"])
+    graph.add_edge("branch", END)
+    return graph
+
+
 def _killer(world: World) -> Any:
     def kill(state: State) -> Any:
         world.ledger.note("kill", current_run().run_id)
@@ -231,10 +249,6 @@ def _killer(world: World) -> Any:
     async def async_kill(state: State) -> Any:
         return kill(state)
 
-    async def choose(state: State) -> Any:
-        return {}
-
-    graph = _chain(State, choose)
     graph = StateGraph(State, context_schema=RunContext)
     graph.add_node("thread", kill)
     graph.add_node("loop", async_kill)
@@ -301,6 +315,7 @@ _AGENTS = {
     "outage": (_outage, {}),
     "many": (_many, {}),
     "swarm": (_swarm, {"max_attempts": 10}),
+    "wide": (_wide, {}),
     "killer": (_killer, {}),
     "patient": (_patient, {}),
     "chat": (_chat, {}),

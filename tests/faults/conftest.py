@@ -80,6 +80,11 @@ class WorkerProcess:
             self.returncode = self._zygote.ask(poll=self.pid)
         return self.returncode
 
+    def is_stopped(self) -> bool:
+        """Whether every thread stands still: a signal takes effect a little later."""
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
     @property
     def is_alive(self) -> bool:
         return self.poll() is None
@@ -170,12 +175,19 @@ class Town:
         return {step.key: step for step in self.durable.journal(run_id)}[key]
 
     def logs(self) -> str:
+        """Return what the workers said, and where those that live are now."""
+        alive = [worker for worker in self.workers if worker.is_alive]
+        for worker in alive:
+            worker.send(signal.SIGCONT)
+            worker.send(signal.SIGUSR1)
+        time.sleep(0.5 if alive else 0.0)
         return "\n".join(f"--- worker {w.pid}\n{w.log()[-6000:]}" for w in self.workers)
 
     def freeze(self, worker: WorkerProcess) -> None:
         """SIGSTOP a worker, but not while it holds the lock on a SQLite file."""
         while True:
             worker.send(signal.SIGSTOP)
+            eventually(worker.is_stopped, "a worker that is stopped")
             if not self.url.startswith("sqlite") or self._is_free():
                 return
             worker.send(signal.SIGCONT)

@@ -64,6 +64,17 @@ def test_more_slow_sync_tools_than_cpus_do_not_starve_the_worker(sqlite_town):
         assert town.succeeded(run_id).epoch == 1
 
 
+@pytest.mark.promise("S-14")
+def test_sync_branches_that_wait_for_sync_tools_do_not_wait_for_each_other(sqlite_town, mode):
+    """Each holds a thread while its tool needs another: a full pool would never get on."""
+    town = sqlite_town
+    run_id = town.submit(f"wide.{mode}")
+    town.worker(lease=5.0, concurrency=1)
+    run = town.succeeded(run_id, seconds=40)
+    assert sorted(run.output["results"]) == list(range(150))
+    assert len(town.ledger.effects(run_id)) == 150
+
+
 @pytest.mark.promise("H-09")
 @pytest.mark.promise("S-05")
 @pytest.mark.promise("S-16")
@@ -96,7 +107,8 @@ def _wakes_too_late(town, mode, names, finished):
         stale.send(signal.SIGCONT)
         eventually(lambda: "hands off" in stale.log(), "A gives up", context=stale.log)
         run = town.durable.get(run_id)
-        assert (run.status, run.epoch, run.lease_until) == (Status.RUNNING, 2, before.lease_until)
+        assert (run.status, run.epoch) == (Status.RUNNING, 2)
+        assert run.lease_until >= before.lease_until  # B extends it, A doesn't shorten it
         town.gates.open("hold")
     run = town.succeeded(run_id)
     if finished:

@@ -8,6 +8,7 @@ gives the exit code (negative for a signal) or null.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -40,6 +41,7 @@ def _start(argv: list[str], env: dict[str, str], log: str) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (out, 1), (out, 2)):
             os.dup2(source, target)
+        faulthandler.register(signal.SIGUSR1)  # say where every thread is
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.update(env)

@@ -79,3 +79,12 @@ def live(ready_url: str) -> Iterator[Desk]:
     desk = Desk(ready_url, None)
     yield desk
     desk.engine.dispose()
+
+
+@pytest.fixture
+def on_sqlite(sqlite_with_schema: Path, tmp_path: Path) -> Iterator[Desk]:
+    """A store on SQLite only, by the time of the machine."""
+    shutil.copy(sqlite_with_schema, tmp_path / "durable.db")
+    desk = Desk(f"sqlite:///{tmp_path / 'durable.db'}", None)
+    yield desk
+    desk.engine.dispose()

@@ -189,7 +189,7 @@ def test_an_agent_that_nobody_has_is_claimed_so_that_its_run_can_be_failed(desk:
 def test_an_agent_that_another_live_worker_has_is_left_to_it(desk: Desk):
     for name in ("theirs", 'quo"te', "日本", "with space", "back\\slash"):
         run = desk.submit(name)
-        desk.store.announce("w2", ["theirs.too", name, "zz"])
+        desk.store.announce("w2", [("theirs.too", "1"), (name, "1"), ("zz", "1")])
         assert desk.claim("w1") is None, name
         assert desk.claim("w2", name) is not None
         assert desk.status(run) is Status.RUNNING
@@ -197,15 +197,15 @@ def test_an_agent_that_another_live_worker_has_is_left_to_it(desk: Desk):
 
 @pytest.mark.promise("S-12")
 def test_a_name_that_is_part_of_an_announced_one_is_not_announced(desk: Desk):
-    desk.store.announce("w2", ["support.v2"])
+    desk.store.announce("w2", [("support.v2", "1")])
     run = desk.submit("support")
     assert desk.take("w1").run.id == run.id
 
 
 @pytest.mark.promise("S-12")
 def test_an_agent_of_a_worker_that_left_or_fell_silent_is_adopted(desk: Desk):
-    desk.store.announce("w2", ["b"])
-    desk.store.announce("w3", ["c"])
+    desk.store.announce("w2", [("b", "1")])
+    desk.store.announce("w3", [("c", "1")])
     runs = {desk.submit("b").id, desk.submit("c").id}
     assert desk.claim("w1") is None
     desk.store.depart("w2")
@@ -215,9 +215,9 @@ def test_an_agent_of_a_worker_that_left_or_fell_silent_is_adopted(desk: Desk):
 
 @pytest.mark.promise("S-12")
 def test_workers_that_died_long_ago_are_forgotten(desk: Desk):
-    desk.store.announce("dead", ["b"])
+    desk.store.announce("dead", [("b", "1")])
     desk.clock.advance(90_000)
-    desk.store.announce("new", ["b"])
+    desk.store.announce("new", [("b", "1")])
     with desk.engine.connect() as tx:
         assert tx.execute(sa.select(schema.workers.c.name)).scalars().all() == ["new"]
 

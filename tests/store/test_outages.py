@@ -276,16 +276,6 @@ def test_deciding_expiring_cancelling_and_sweeping_at_once_never_deadlock(on_pos
 # --- SQLite under several processes ----------------------------------------------------
 
 
-@pytest.fixture
-def on_sqlite(sqlite_with_schema: Any, tmp_path: Any) -> Iterator[Desk]:
-    import shutil
-
-    shutil.copy(sqlite_with_schema, tmp_path / "durable.db")
-    desk = Desk(f"sqlite:///{tmp_path / 'durable.db'}", None)
-    yield desk
-    desk.engine.dispose()
-
-
 @pytest.mark.promise("H-16")
 def test_a_write_lock_held_elsewhere_for_two_seconds_is_waited_for(on_sqlite: Desk):
     desk, held = on_sqlite, processes.context().Event()

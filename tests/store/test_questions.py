@@ -216,7 +216,7 @@ def test_the_inbox_lists_oldest_first_and_pages(desk: Desk):
 
 @pytest.mark.promise("H-05")
 def test_two_people_at_once_with_the_same_decision_both_succeed(live: Desk):
-    for _ in range(40):
+    for _ in range(25):
         asked = question()
         run_id = parked(live, asked)
         got = at_once(lambda: live.decide(asked.id), lambda: live.decide(asked.id))  # noqa: B023
@@ -228,7 +228,7 @@ def test_two_people_at_once_with_the_same_decision_both_succeed(live: Desk):
 
 @pytest.mark.promise("H-05")
 def test_approve_against_reject_at_once_and_the_loser_is_told(live: Desk):
-    for _ in range(40):
+    for _ in range(25):
         asked = question()
         run_id = parked(live, asked)
         got = at_once(
@@ -242,7 +242,7 @@ def test_approve_against_reject_at_once_and_the_loser_is_told(live: Desk):
 
 @pytest.mark.promise("S-38")
 def test_two_questions_decided_at_the_same_instant_still_wake_the_run(live: Desk):
-    for round_ in range(60):
+    for round_ in range(40):
         a, b = question("a"), question("b")
         run_id = parked(live, a, b)
         at_once(lambda: live.decide(a.id), lambda: live.decide(b.id))  # noqa: B023
@@ -294,7 +294,7 @@ def test_a_decision_races_the_expiry_and_exactly_one_wins(live: Desk):
 
 @pytest.mark.promise("H-11")
 def test_a_decision_races_a_cancel_and_the_run_ends_cancelled(live: Desk):
-    for _ in range(25):
+    for _ in range(15):
         asked = question()
         run_id = parked(live, asked)
         decided, cancelled = at_once(

@@ -72,16 +72,16 @@ def test_runs_are_listed_newest_first_by_tenant_status_agent_and_thread_in_pages
 
 
 @pytest.mark.promise("S-39")
-def test_a_page_of_more_runs_than_a_statement_takes_variables_is_listed(desk: Desk):
+def test_a_page_of_more_runs_than_a_statement_takes_variables_is_listed(on_sqlite: Desk):
     row = (
         "INSERT INTO runs (id, tenant, agent, version, mode, thread, status, input, run_after, "
         "created_at, asked) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE "
         "i < 33000) SELECT 'r' || i, 't', 'a', '1', 'steps', 'r' || i, 'succeeded', '{}', "
         "'2026-01-01 00:00:00', '2026-01-01 00:00:00', 1 FROM n"
     )
-    with desk.engine.begin() as tx:
+    with on_sqlite.engine.begin() as tx:
         tx.exec_driver_sql(row)
-    assert len(desk.store.list_runs(Page(limit=33_000))) == 33_000
+    assert len(on_sqlite.store.list_runs(Page(limit=33_000))) == 33_000
 
 
 @pytest.mark.promise("H-13")
@@ -182,7 +182,7 @@ def test_odd_texts_in_values_reasons_errors_and_names_of_people_never_stop_a_run
 @pytest.mark.parametrize("text", ODD, ids=ascii)
 def test_a_worker_of_an_odd_name_works(desk: Desk, text: str):
     desk.submit()
-    desk.store.announce(text, ["a"])
+    desk.store.announce(text, [("a", "1")])
     claim = desk.take(text)
     assert claim.lease == Lease(claim.run.id, 1, text)
     assert desk.store.settle(claim.lease, Done("1")) is Status.SUCCEEDED

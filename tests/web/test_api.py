@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from langgraph_durable import Rule
+from langgraph_durable.policy import Policy
 from langgraph_durable.web import router
 from tests.web.conftest import Site
 
@@ -225,25 +229,46 @@ def test_approving_several_is_all_or_nothing(site: Site) -> None:
     assert [q.id for q in site.durable.questions(run_id=run_id)] == [first]
 
 
+def judged_by(site: Site, rule: Rule) -> None:
+    site.durable.services = replace(site.durable.services, policy=Policy([rule]))
+
+
 def test_a_question_for_another_role_is_not_for_a_supervisor(site: Site) -> None:
-    from langgraph_durable import Rule
-    from langgraph_durable.policy import Policy
+    judged_by(site, Rule("ask", tool="create_refund", approver_role="finance"))
+    run_id = site.parked()
+    address = f"/v1/questions/{site.question(run_id)}/decision"
+    supervisor = site.as_("supervisor")
 
-    site.durable.services = site.durable.services.__class__(
-        **{
-            **{
-                name: getattr(site.durable.services, name)
-                for name in site.durable.services.__dataclass_fields__
-            },
-            "policy": Policy([Rule("ask", tool="create_refund", approver_role="finance")]),
-        }
-    )
-    question_id = site.question(site.parked())
-    address = f"/v1/questions/{question_id}/decision"
-
-    said = problem(site.as_("supervisor").post(address, json={"choice": "approve"}), 403)
+    said = problem(supervisor.post(address, json={"choice": "approve"}), 403)
     assert "finance" in said["detail"]
+    problem(supervisor.post(f"/v1/runs/{run_id}/approve"), 403)
     assert site.as_("finance").post(address, json={"choice": "approve"}).status_code == 200
+
+
+def test_a_rule_that_names_the_agents_role_lets_no_agent_decide(site: Site) -> None:
+    judged_by(site, Rule("ask", tool="create_refund", approver_role="agent"))
+    run_id = site.parked()
+
+    problem(site.as_("agent").post(f"/v1/runs/{run_id}/approve"), 403)
+
+
+@pytest.mark.promise("H-12")
+def test_a_decision_after_the_expiry_is_told_so(site: Site) -> None:
+    judged_by(site, Rule("ask", tool="create_refund", expires_in_seconds=0.4))
+    run_id = site.parked()
+    address = f"/v1/questions/{site.question(run_id)}/decision"
+    supervisor = site.as_("supervisor")
+    time.sleep(0.6)
+
+    unswept = problem(supervisor.post(address, json={"choice": "approve"}), 409)
+    site.durable.store.sweep()
+    swept = problem(supervisor.post(address, json={"choice": "approve"}), 409)
+    site.work()
+
+    assert unswept["state"] == swept["state"] == "expired"
+    assert site.ledger == []
+    output = supervisor.get(f"/v1/runs/{run_id}").json()["output"]
+    assert "nobody approved it in time" in output["paid"][0]["refused"]
 
 
 def test_a_decision_that_comes_too_late_is_refused_not_dropped(site: Site) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 
 from langgraph_durable import Status
 from tests.web.conftest import Site
-from tests.web.processes import api_processes
+from tests.web.processes import api_processes, killed_api
 
 ROUNDS = int(os.environ.get("LANGGRAPH_DURABLE_TEST_ROUNDS", "50"))
 
@@ -85,6 +86,32 @@ def test_two_clients_decide_one_question_at_the_same_instant(site: Site) -> None
 
 
 @pytest.mark.promise("H-05")
+@pytest.mark.timeout(600)
+def test_many_double_decisions_at_once_are_one_each_and_no_error(site: Site) -> None:
+    runs = parked_runs(site)
+    paths = [f"/v1/questions/{site.question(run_id)}/decision" for run_id in runs]
+    headers = {"Authorization": f"Bearer {site.secret('supervisor')}"}
+    with api_processes(site.durable.url, 2) as addresses:
+        clients = [httpx.Client(base_url=a, headers=headers, timeout=90) for a in addresses]
+        with ThreadPoolExecutor(max_workers=40) as pool:
+            calls = [
+                pool.submit(client.post, path, json={"choice": "approve"})
+                for path in paths
+                for client in clients
+            ]
+            statuses = {call.result().status_code for call in calls}
+        for client in clients:
+            client.close()
+    site.work()
+
+    assert statuses == {200}
+    assert sorted(key for key, _ in site.ledger) == sorted(f"{run_id}:refund" for run_id in runs)
+    for run_id in runs:
+        decided = [e for e in site.durable.events(run_id) if e.type == "question_decided"]
+        assert len(decided) == 1
+
+
+@pytest.mark.promise("H-05")
 def test_a_decision_against_a_cancel_leaves_one_of_them(site: Site) -> None:
     runs = parked_runs(site)[:20]
     supervisor, operator = site.as_("supervisor"), site.as_("operator")
@@ -99,3 +126,17 @@ def test_a_decision_against_a_cancel_leaves_one_of_them(site: Site) -> None:
         assert site.durable.get(run_id).status is Status.CANCELLED
     site.work()
     assert not {key.split(":")[0] for key, _ in site.ledger} & set(runs)
+
+
+@pytest.mark.promise("S-81")
+def test_a_question_outlives_the_api_that_showed_it(site: Site) -> None:
+    run_id = site.parked()
+    headers = {"Authorization": f"Bearer {site.secret('supervisor')}"}
+    with killed_api(site.durable.url) as address:
+        shown = httpx.get(f"{address}/v1/questions", headers=headers).json()["items"]
+    with api_processes(site.durable.url) as (address,):
+        path = f"/v1/questions/{shown[0]['id']}/decision"
+        answer = httpx.post(address + path, headers=headers, json={"choice": "approve"})
+        assert answer.status_code == 200, answer.text
+    site.work()
+    assert site.ledger == [(f"{run_id}:refund", 1200)]

@@ -186,8 +186,6 @@ def one_run(request: Request, visitor: Visiting, run_id: str) -> HTMLResponse:
     """Show a run: what it asks, and its timeline."""
     caller = visitor.caller
     run = caller.run(run_id)
-    steps = caller.durable.journal(run.id, caller.tenant)
-    events = caller.durable.events(run.id, caller.tenant)
     cards = [card(question, visitor) for question in run.questions]
     return render.page(
         request,
@@ -196,7 +194,7 @@ def one_run(request: Request, visitor: Visiting, run_id: str) -> HTMLResponse:
         run=run,
         cards=cards,
         approvable=[one for one in cards if "approve" in one.choices],
-        timeline=timeline(steps, events),
+        timeline=timeline(caller.steps(run), caller.events(run)),
         is_operator=OPERATOR in caller.key.roles,
     )
 
@@ -331,8 +329,9 @@ async def _changes(
 def _sight(caller: Caller, run_id: str | None) -> Any:
     """Return what decides whether a visitor's view has changed."""
     if run_id is not None:
-        events = caller.durable.events(run_id, caller.tenant)
-        return events[-1].id if events else 0, len(caller.durable.journal(run_id, caller.tenant))
+        run = caller.run(run_id)
+        events = caller.events(run)
+        return run.status, events[-1].id if events else 0, len(caller.steps(run))
     runs = caller.durable.runs(tenant=caller.tenant, agents=caller.key.agents, limit=PAGE_SIZE)
     asked = _open_questions(caller, None, PAGE_SIZE + 1)
     return [(run.id, run.status, run.usage) for run in runs], [one.id for one in asked]

@@ -43,8 +43,19 @@ def upgrade() -> None:
     sa.Column('decided_by', sa.Text(), nullable=True),
     sa.Column('decided_at', UtcTime, nullable=True),
     sa.Column('approval_id', sa.Text(), nullable=True),
+    sa.Column('approvals', sa.Integer(), server_default='1', nullable=False),
+    sa.Column('remind_seconds', sa.Float(), nullable=True),
+    sa.Column('remind_at', UtcTime, nullable=True),
+    sa.Column('reminded', sa.Integer(), server_default='0', nullable=False),
+    sa.Column('escalate_to', sa.Text(), nullable=True),
+    sa.Column('escalate_at', UtcTime, nullable=True),
+    sa.Column('person', sa.Text(), nullable=True),
+    sa.Column('refused_before', sa.Text(), nullable=True),
     sa.PrimaryKeyConstraint('id')
     )
+    op.create_index('questions_decided', 'questions', ['tenant', 'tool', 'digest', 'decided_at'], unique=False, postgresql_where=sa.text("state = 'decided'"), sqlite_where=sa.text("state = 'decided'"))
+    op.create_index('questions_to_escalate', 'questions', ['escalate_at'], unique=False, postgresql_where=sa.text("state = 'open' AND escalate_at IS NOT NULL"), sqlite_where=sa.text("state = 'open' AND escalate_at IS NOT NULL"))
+    op.create_index('questions_to_remind', 'questions', ['remind_at'], unique=False, postgresql_where=sa.text("state = 'open' AND remind_at IS NOT NULL"), sqlite_where=sa.text("state = 'open' AND remind_at IS NOT NULL"))
     op.create_index('questions_due', 'questions', ['expires_at'], unique=False, postgresql_where=sa.text("state = 'open' AND expires_at IS NOT NULL"), sqlite_where=sa.text("state = 'open' AND expires_at IS NOT NULL"))
     op.create_index('questions_inbox', 'questions', ['tenant', 'asked_at'], unique=False, postgresql_where=sa.text("state = 'open'"), sqlite_where=sa.text("state = 'open'"))
     op.create_index('questions_of_run', 'questions', ['run_id'], unique=False)
