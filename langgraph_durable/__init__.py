@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from langgraph_durable.context import RunContext, current_run
     from langgraph_durable.errors import DurableError
     from langgraph_durable.policy import Rule
+    from langgraph_durable.relay import Message, Webhook
     from langgraph_durable.runs import (
+        Budget,
         Decision,
         Effect,
+        Price,
         Question,
         Refused,
         Retry,
@@ -31,10 +34,13 @@ except PackageNotFoundError:  # running from a source tree that isn't installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "Budget",
     "Decision",
     "Durable",
     "DurableError",
     "Effect",
+    "Message",
+    "Price",
     "Question",
     "Refused",
     "Retry",
@@ -43,6 +49,7 @@ __all__ = [
     "RunContext",
     "Status",
     "ToolHub",
+    "Webhook",
     "Worker",
     "__version__",
     "current_run",
@@ -51,9 +58,11 @@ __all__ = [
 _HOMES = {
     "Durable": "app",
     "DurableError": "errors",
+    "Message": "relay",
     "RunContext": "context",
     "Rule": "policy",
     "ToolHub": "tools",
+    "Webhook": "relay",
     "Worker": "worker",
     "current_run": "context",
 }

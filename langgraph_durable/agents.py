@@ -13,7 +13,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from langgraph_durable.errors import BadInput
-from langgraph_durable.runs import Mode, Retry
+from langgraph_durable.runs import Budget, Mode, Retry
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
 MODES: Sequence[Mode] = ("graph", "steps")
@@ -26,7 +26,7 @@ class Agent:
     Exactly one of `graph` and `function` is set. `on_busy` says what a second run on a
     busy thread does. `deadline_seconds` limits one pass, so that a hung run does not live
     for ever on heartbeats. `context` is given to a graph that has a context schema of its
-    own.
+    own. `budget` is what one run may use before a person is asked.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Agent:
     deadline_seconds: float = 24 * 3600.0
     retry: Retry = field(default_factory=Retry)
     context: Any = None
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could not be run."""

@@ -36,9 +36,7 @@ def reply_id(event: object) -> str:
     return run_id
 
 
-def decisions(
-    event: Mapping[str, Any], asked: Sequence[Question], by: str
-) -> dict[str, Decision]:
+def decisions(event: Mapping[str, Any], asked: Sequence[Question], by: str) -> dict[str, Decision]:
     """Return the decision for each question that an event answers, by question id.
 
     Raises:

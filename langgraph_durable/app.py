@@ -8,42 +8,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jsonschema
 
-from langgraph_durable import agents
+from langgraph_durable import agents, agentscope
 from langgraph_durable.agents import Agent
 from langgraph_durable.checkpoint import Savers
 from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
 from langgraph_durable.context import Services
 from langgraph_durable.errors import BadInput, Forbidden, UnknownAgent
-from langgraph_durable.keys import SUPERVISOR, Keys, may_decide
+from langgraph_durable.keys import AGENT, SUPERVISOR, Keys, may_decide
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.modes.human_in_the_loop import answer_in_kind
 from langgraph_durable.policy import Policy, Rule
+from langgraph_durable.relay import NOTICES, Relay, Sink, sinks
 from langgraph_durable.runs import (
     MAX_NAME_CHARACTERS,
+    Budget,
     Decision,
     Event,
     Mode,
+    Price,
     Question,
     QuestionState,
     Refused,
     Retry,
     Run,
+    StandingRule,
     Status,
     Step,
     check_name,
 )
-from langgraph_durable.store import Inbox, NewRun, Page, RunStore, open_engine
+from langgraph_durable.store import Inbox, NewRun, Page, Parked, RunStore, open_engine
 from langgraph_durable.tools import ToolHub
 from langgraph_durable.values import Types, decode, encode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_INPUT_BYTES = 1_000_000
+_ALL = 10_000
 _POLL_SECONDS = (0.02, 0.05, 0.1, 0.25)
 
 
@@ -65,6 +71,11 @@ class Durable:
         create: give an empty database its schema; False refuses it instead.
         pepper: the secret that API keys are hashed with, at least 16 characters; by default
             from LANGGRAPH_DURABLE_PEPPER. Needed only where keys are used.
+        budgets: what the runs of a tenant may use together in a time, by tenant; a run that
+            would go over asks a person.
+        prices: what model routes cost, for budgets of cost.
+        notify: who is told that a question is asked, waits, expired, or a run ended: a
+            `Webhook`, or a function of a `Message`. At least once, from any worker.
 
     Raises:
         StoreError: the database can't be opened.
@@ -84,10 +95,15 @@ class Durable:
         chance: Chance | None = None,
         create: bool = True,
         pepper: str | None = None,
+        budgets: Mapping[str, Budget] | None = None,
+        prices: Mapping[str, Price] | None = None,
+        notify: Sequence[Sink] = (),
     ) -> None:
         self.types = Types([Refused, *types])
+        listeners = sinks(notify)
         self.store = self._open(url, clock, create)
         self.url = self.store.engine.url.render_as_string(hide_password=False)
+        self.store.notifies = bool(listeners)
         self.keys = Keys(self.store, pepper)
         self.services = Services(
             models=ModelRoutes(models or {}),
@@ -97,7 +113,10 @@ class Durable:
             clock=clock or SystemClock(),
             chance=chance or SystemChance(),
             retry=retry or Retry(attempts=1),
+            prices=dict(prices or {}),
         )
+        self.budgets = dict(budgets or {})
+        self.relay = Relay(self.store, {NOTICES: listeners}, self.services.chance.random)
         self._agents: dict[tuple[str, str], Agent] = {}
 
     def _open(self, url: str, clock: Clock | None, create: bool) -> RunStore:
@@ -134,7 +153,8 @@ class Durable:
 
         Options: `on_busy` ("queue" or "refuse" a second run on a thread), `max_attempts`,
         `deadline_seconds` of one pass, `retry` (the backoff between attempts), `context`
-        (given to a graph that has a context schema of its own).
+        (given to a graph that has a context schema of its own), `budget` (what one run may
+        use before a person is asked).
 
         Raises:
             BadInput: the graph can't be run in this mode, or the name is taken.
@@ -383,6 +403,7 @@ class Durable:
         tenant: str | None = None,
         run_id: str | None = None,
         state: QuestionState | str | None = QuestionState.OPEN,
+        role: str | None = None,
         agents: Collection[str] | None = None,
         after: Question | None = None,
         limit: int = 100,
@@ -398,6 +419,7 @@ class Durable:
                 tenant=tenant,
                 run_id=run_id,
                 state=wanted,
+                role=role,
                 agents=agents,
                 after=place,
                 limit=limit,
@@ -422,8 +444,9 @@ class Durable:
     ) -> Question:
         """Give a question its one answer; the run goes on when no question of it is open.
 
-        The first decision wins; the same one again is a success that changes nothing.
-        `roles` are those of who decides; without them anybody may.
+        The first decision wins; the same one again is a success that changes nothing. Where
+        several people must approve, the question stays open until they have. `roles` are those
+        of who decides; without them anybody may.
 
         Raises:
             NotFound: no such question for this tenant.
@@ -432,10 +455,74 @@ class Durable:
             AlreadyDecided, NotWaiting: a different decision stands, or the time is over.
         """
         question = self.store.question(_sane(question_id), tenant)
-        _may_decide(question, roles)
-        _fits(question, decision)
+        checked = _checked(question, decision, roles)
         approval_id = str(self.services.chance.uuid())
-        return self.store.decide(question_id, decision, approval_id=approval_id, tenant=tenant)
+        return self.store.decide(question_id, checked, approval_id=approval_id, tenant=tenant)
+
+    def delegate(
+        self,
+        question_id: str,
+        *,
+        by: str,
+        role: str | None = None,
+        person: str | None = None,
+        tenant: str | None = None,
+        roles: Collection[str] | None = None,
+    ) -> Question:
+        """Hand a question to another role, or to a person by name; who has its role may.
+
+        Raises:
+            NotFound: no such question for this tenant.
+            Forbidden: none of the roles may decide it.
+            BadInput: neither a role nor a person is named.
+            NotWaiting: it is not open any more.
+        """
+        if (role is None) == (person is None):
+            raise BadInput("a question is handed to a role or to a person: name one of them")
+        check_name("who hands it over", by)
+        check_name("who it is handed to", role or person)
+        question = self.store.question(_sane(question_id), tenant)
+        if roles is not None and not may_decide(roles, question.role):
+            raise Forbidden(f"handing over question {question.id}", question.role or SUPERVISOR)
+        return self.store.delegate(question_id, role=role, person=person, by=by, tenant=tenant)
+
+    def confirm(
+        self,
+        event: Mapping[str, Any],
+        *,
+        by: str,
+        tenant: str | None = None,
+        roles: Collection[str] | None = None,
+    ) -> list[Question]:
+        """Take AgentScope's `USER_CONFIRM_RESULT`: decide what it answers, all or none.
+
+        `reply_id` is the run's id; see `langgraph_durable.agentscope`.
+
+        Raises:
+            BadInput: it is malformed, or an answer doesn't fit its question.
+            NotFound, Forbidden, Conflict: as `decide_all`.
+        """
+        run_id = _sane(agentscope.reply_id(event))
+        self.get(run_id, tenant)
+        asked = self.questions(run_id=run_id, tenant=tenant, state=None, limit=_ALL)
+        answers = agentscope.decisions(event, asked, by)
+        return self.decide_all(run_id, answers, tenant=tenant, roles=roles)
+
+    def parked(self, tenant: str | None = None, *, limit: int = 100) -> list[Parked]:
+        """Return the calls that wait for a person, the oldest first, in one query."""
+        return self.store.parked(tenant, limit)
+
+    def rules(self, tenant: str | None = None) -> list[StandingRule]:
+        """Return the rules that decisions carried, oldest first, ended ones too."""
+        return self.store.list_rules(tenant)
+
+    def revoke_rule(self, rule_id: str, *, by: str, tenant: str | None = None) -> StandingRule:
+        """End a rule that a decision carried; again changes nothing.
+
+        Raises:
+            NotFound: no such rule for this tenant.
+        """
+        return self.store.revoke_rule(_sane(rule_id), by=by, tenant=tenant)
 
     def decide_all(
         self,
@@ -456,9 +543,8 @@ class Durable:
             Conflict: the run waits for nobody, or a named question was decided otherwise.
         """
 
-        def check(question: Question, decision: Decision) -> None:
-            _may_decide(question, roles)
-            _fits(question, decision)
+        def check(question: Question, decision: Decision) -> Decision:
+            return _checked(question, decision, roles)
 
         return self.store.decide_all(
             _sane(run_id),
@@ -469,9 +555,40 @@ class Durable:
         )
 
 
-def _may_decide(question: Question, roles: Collection[str] | None) -> None:
-    if roles is not None and not may_decide(roles, question.role):
-        raise Forbidden(f"deciding question {question.id}", question.role or SUPERVISOR)
+def _checked(question: Question, decision: Decision, roles: Collection[str] | None) -> Decision:
+    """Return a decision as it is to be stored, or refuse it while the question stays open."""
+    _may_decide(question, decision.by, roles)
+    _fits(question, decision)
+    return replace(decision, rules=[_tied(question, decision, rule) for rule in decision.rules])
+
+
+def _may_decide(question: Question, by: str, roles: Collection[str] | None) -> None:
+    if roles is None:
+        return
+    what = f"deciding question {question.id}"
+    if question.person is not None:  # handed to somebody, whatever their role
+        if by != question.person or set(roles) <= {AGENT}:
+            raise Forbidden(f"{what}, which was handed to {question.person},", "of that person")
+    elif not may_decide(roles, question.role):
+        raise Forbidden(what, question.role or SUPERVISOR)
+
+
+def _tied(question: Question, decision: Decision, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a decision's rule, tied to the tenant and the tool of its question.
+
+    Who decides about one tool says nothing about others, and nobody speaks for other tenants.
+    """
+    if question.kind != "tool":
+        raise BadInput(f"question {question.id} is about no tool; no rule can come with its answer")
+    rule = Rule.from_data(data)
+    server, _, bare = question.tool.partition(".")
+    if rule.tool not in ("*", bare, question.tool) or rule.server not in ("*", server):
+        raise BadInput(f"a rule that comes with this decision is about {question.tool}")
+    if rule.tenant not in ("*", question.tenant):
+        raise BadInput(f"a rule that comes with this decision is for tenant {question.tenant}")
+    if decision.choice == "reject" and rule.verdict == "allow":
+        raise BadInput("a refusal does not come with a rule that allows")
+    return replace(rule, tenant=question.tenant, tool=question.tool).to_data()
 
 
 def _pauses() -> Iterable[float]:

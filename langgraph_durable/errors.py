@@ -27,6 +27,7 @@
     │   ├── ToolError            a tool failed in a way it meant to report: an answer
     │   └── ToolUnreachable      its server can't be reached, or the connection broke
     ├── QuestionExpired          nobody answered in time, and the question was declared to fail
+    ├── OverBudget               a budget was used up, and a person refused to raise it
     ├── CodeChanged              the code that a parked run needs is gone
     ├── QuestionSwallowed        an `except` caught the pause, and the graph went on
     └── LeaseLost                another worker owns the run now (also control flow)
@@ -266,6 +267,16 @@ class QuestionExpired(DurableError):
     def __init__(self, key: str) -> None:
         self.key = key
         super().__init__(f"question {key!r} expired: nobody answered it in time")
+
+
+class OverBudget(DurableError):
+    """A budget was used up, and a person refused to raise it."""
+
+    reason = "budget"
+
+    def __init__(self, scope: str, what: str, by: str) -> None:
+        self.scope, self.what, self.by = scope, what, by
+        super().__init__(f"the {scope}'s budget of {what} is used up, and {by} did not raise it")
 
 
 class CodeChanged(DurableError):

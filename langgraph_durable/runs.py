@@ -416,7 +416,9 @@ class Budget:
         """Refuse a budget that limits nothing, or that nothing could be done under."""
         given = self.limits
         if not given or any(not limit > 0 for limit in given.values()) or self.window_seconds <= 0:
-            raise BadInput("a Budget needs a limit above 0: tokens, model_calls, tool_calls or cost")
+            raise BadInput(
+                "a Budget needs a limit above 0: tokens, model_calls, tool_calls or cost"
+            )
 
     @property
     def limits(self) -> Mapping[str, float]:

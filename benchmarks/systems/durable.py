@@ -257,8 +257,6 @@ class Steps(Durably):
         check_count("texts", len((run.output or {"texts": ()})["texts"]), nodes)
         return {"seconds": 0.0}
 
-    # --- many workers, many runs -------------------------------------------------------
-
 
 class Llm(Durably):
     """Steps mode with `ctx.llm`, as an agent has it: messages in, a message out."""

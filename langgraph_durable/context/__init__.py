@@ -44,7 +44,16 @@ from langgraph_durable.runs import (
 from langgraph_durable.tools import ToolHub
 from langgraph_durable.values import Types, fingerprint, readable
 
-__all__ = ["Allowance", "Here", "Journal", "PassState", "Places", "RunContext", "Services", "current_run"]
+__all__ = [
+    "Allowance",
+    "Here",
+    "Journal",
+    "PassState",
+    "Places",
+    "RunContext",
+    "Services",
+    "current_run",
+]
 
 
 class Journal(Protocol):
@@ -59,6 +68,10 @@ class Journal(Protocol):
 
     def steps(self) -> Sequence[Step]:
         """Return all steps of the run, in any state."""
+        ...
+
+    def questions(self) -> Sequence[Question]:
+        """Return the questions that the run had put when it was claimed."""
         ...
 
     def answer(self, key: str, digest: str) -> Question | None:

@@ -60,10 +60,14 @@ def _check(ctx: RunContext, allowance: Allowance, what: str, limit: float) -> No
             put(ctx, question)
         added = added_by(answer, limit)
         if added is None:
-            refused = OverBudget(allowance.scope, what, answer.decision)
+            refused = OverBudget(allowance.scope, what, _who(answer))
             ctx.state.broken = ctx.state.broken or refused  # no `except` hides it
             raise refused
         allowed, times = allowed + added, times + 1
+
+
+def _who(question: Question) -> str:
+    return question.decision.by if question.decision else "nobody"
 
 
 def added_by(question: Question, limit: float) -> float | None:
@@ -84,7 +88,7 @@ def _question(
         kind="budget",
         tool=f"budget.{allowance.scope}.{what}",
         # what was used may differ from pass to pass; the question is the same
-        digest=fingerprint(asked, types=ctx.services.types),
+        digest=fingerprint(asked, types=ctx.services.types, where="a budget"),
         payload={
             "question": "The budget is used up. approve: raise it by the same again; "
             "respond: raise it by this much; reject: end the run.",
@@ -111,5 +115,3 @@ def usage_of(steps: Collection[Step], prices: Mapping[str, Price]) -> dict[str, 
 def _cost(step: Step, prices: Mapping[str, Price]) -> float:
     price = prices.get(step.name)
     return price.of(step.input_tokens, step.output_tokens) if price else 0.0
-
-

@@ -121,15 +121,14 @@ class _ToolStep:
         question = self.ctx.journal.answer(self.key, self.asked)
         if question is None and self._has_to_ask(verdict):
             self._ask(verdict)
-        if question is not None:
+        while question is not None:
             refused = _refusal(question)
             if refused is not None:
                 return await self._record(refused)
-            if question.decision is not None and question.decision.arguments is not None:
-                self.arguments = dict(question.decision.arguments)
-                verdict = await self._refuse_denied()  # an edit must not get past a limit
+            before, verdict, edited = verdict, *await self._edited(question, verdict)
             approval = self._approval(question)
-        elif verdict.kind == "ask":
+            question = self._asked_about_edit(question, before, verdict) if edited else None
+        if approval is None and verdict.kind == "ask":
             verdict = replace(verdict, kind="allow", reason="let through before a crash")
         if is_unsure(self.known, self.spec.effect):
             happened, value = await self._outcome(self.known, verdict)
@@ -137,6 +136,29 @@ class _ToolStep:
                 return await self._record(value)
         check_allowances(self.ctx, "tool")
         return await self._call(verdict, approval)
+
+    async def _edited(self, question: Question, verdict: Verdict) -> tuple[Verdict, bool]:
+        """Take over the arguments of an edit, which must not get past a limit."""
+        if question.decision is None or question.decision.arguments is None:
+            return verdict, False
+        self.arguments = dict(question.decision.arguments)
+        return await self._refuse_denied(), True
+
+    def _asked_about_edit(
+        self, question: Question, before: Verdict, verdict: Verdict
+    ) -> Question | None:
+        """Ask about edited arguments that are for somebody else, or for more people, to allow.
+
+        Returns the answered question about them, or None if the one who edited may allow them.
+        """
+        roles = (before.approver_role, question.role)
+        more = verdict.approver_role not in roles or verdict.approvals > question.approvals
+        if verdict.kind != "ask" or verdict.rule is before.rule or not more:
+            return None
+        answer = self.ctx.journal.answer(self.key, digest(self.arguments))
+        if answer is None:
+            self._ask(verdict)
+        return answer
 
     def _has_to_ask(self, verdict: Verdict) -> bool:
         """Whether to ask, by what was journaled before by what policy says now.
@@ -151,8 +173,9 @@ class _ToolStep:
             return verdict.kind == "ask"
         if known.state is StepState.INTENT:
             return False
-        return verdict.kind == "ask" or (
-            known.state is StepState.ASKING and self.ctx.journal.was_asked(self.key, self.asked)
+        return verdict.kind == "ask" or any(
+            question.key == self.key and question.state is QuestionState.OPEN
+            for question in self.ctx.journal.questions()
         )
 
     async def _refuse_denied(self) -> Verdict:
@@ -192,7 +215,7 @@ class _ToolStep:
                 kind="tool",
                 tool=self.spec.full_name,
                 payload=self.arguments,
-                digest=self.asked,
+                digest=digest(self.arguments),
                 allowed=("approve", "reject", "edit"),
                 role=verdict.approver_role,
                 schema=self.spec.schema,

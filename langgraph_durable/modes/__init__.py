@@ -21,6 +21,7 @@ from langgraph_durable.errors import (
     DuplicateKey,
     LeaseLost,
     NonDeterminismError,
+    OverBudget,
     PassEnded,
     QuestionExpired,
     QuestionSwallowed,
@@ -57,6 +58,7 @@ INCURABLE = (
     CodeChanged,
     DuplicateKey,
     NonDeterminismError,
+    OverBudget,
     QuestionExpired,
     QuestionSwallowed,
     ToolDenied,
@@ -181,6 +183,8 @@ def failure(error: BaseException, reason: str = "") -> Mapping[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, OverBudget):
+        return error.reason
     name = type(error).__name__
     return (
         "".join(f"_{c.lower()}" if c.isupper() else c for c in name)

@@ -42,7 +42,7 @@ def settled_input(graph: Graph, state: Any, given: Any) -> Any:
                 ToolMessage(UNANSWERED, tool_call_id=call["id"], name=call["name"], status="error")
                 for call in open_calls
             ]
-            settled[name] = [*answers, *(new if isinstance(new, list | tuple) else [new])]
+            settled[name] = [*answers, *(new if isinstance(new, list) else [new])]
     return settled
 
 

@@ -177,9 +177,7 @@ class Rule:
         if not 1 <= self.approvals <= MAX_APPROVALS:
             raise BadInput(f"rule {self.label}: approvals is 1 to {MAX_APPROVALS}")
         if (self.escalate_to is None) != (self.escalate_after_seconds is None):
-            raise BadInput(
-                f"rule {self.label}: escalate_to and escalate_after_seconds go together"
-            )
+            raise BadInput(f"rule {self.label}: escalate_to and escalate_after_seconds go together")
 
     @property
     def label(self) -> str:

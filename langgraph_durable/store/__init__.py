@@ -12,6 +12,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -79,7 +80,7 @@ from langgraph_durable.store.outbox import Message
 from langgraph_durable.store.questions import Inbox
 from langgraph_durable.store.queue import NewRun, Page, Served
 from langgraph_durable.store.rows import Codec
-from langgraph_durable.store.steps import Write
+from langgraph_durable.store.steps import Used, Write
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.store.wakeups import Wakeups, notify
 from langgraph_durable.values import Types, clean_text
@@ -96,6 +97,7 @@ __all__ = [
     "RunStore",
     "Served",
     "Stats",
+    "Used",
     "Wakeups",
     "Write",
     "open_engine",
@@ -340,6 +342,21 @@ class RunStore:
             return Journaled(steps.of_run(tx, lease.run_id), found.get(lease.run_id, []), made)
 
         return self._run(work, reads_only=True)
+
+    def used_by_tenant(self, tenant: str, seconds: float, except_run: str) -> list[Used]:
+        """Sum up what a tenant's runs used lately, but for one run."""
+        return self._run(
+            lambda tx: steps.used_by_tenant(tx, self._time, tenant, seconds, except_run),
+            reads_only=True,
+        )
+
+    def earlier(self, seconds: float) -> datetime:
+        """Return the time some seconds ago, by the clock that the store goes by."""
+        then: datetime = self._run(
+            lambda tx: tx.execute(sa.select(self._time.later(-seconds))).scalar_one(),
+            reads_only=True,
+        )
+        return then
 
     def heartbeat(self, leases: Collection[Lease], lease_seconds: float) -> Mapping[Lease, Status]:
         """Extend leases; return the status of each run still owned. One missing is lost.
@@ -590,12 +607,18 @@ class RunStore:
                 tx, self._time, self.codec, question_id, decision,
                 approval_id=approval_id, tenant=tenant,
             )  # fmt: skip
-            if decided.approval_id is not None:
-                steps.approved(tx, decided.run_id, decided.key, decided.approval_id)
+            self._follow(tx, decided)
             notify(tx)
             return decided
 
         return self._run(work)
+
+    def _follow(self, tx: sa.Connection, decided: Question) -> None:
+        """Do what follows from a decision, in its transaction."""
+        if decided.approval_id is not None:
+            steps.approved(tx, decided.run_id, decided.key, decided.approval_id)
+        if decided.kind == "budget" and decided.state is QuestionState.DECIDED:
+            questions.close_alike(tx, self._time, decided)
 
     def decide_all(
         self,
@@ -614,8 +637,7 @@ class RunStore:
                 check=check, new_id=new_id, tenant=tenant,
             )  # fmt: skip
             for question in decided:
-                if question.approval_id is not None:
-                    steps.approved(tx, question.run_id, question.key, question.approval_id)
+                self._follow(tx, question)
             notify(tx)
             return decided
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -21,6 +22,12 @@ def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     return config
+
+
+@cache
+def _scripts() -> ScriptDirectory:
+    # read once: every process that starts, and every worker now and then, checks the schema
+    return ScriptDirectory.from_config(_config())
 
 
 def upgrade(engine: sa.Engine) -> None:
@@ -86,7 +93,7 @@ def _require_file(engine: sa.Engine) -> None:
 
 def head() -> str:
     """Return the newest revision that this code knows."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
+    found = _scripts().get_current_head()
     if found is None:
         raise SchemaMismatch("this installation has no migrations; reinstall langgraph-durable")
     return found
@@ -98,7 +105,7 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _refuse_newer(engine: sa.Engine, current: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    known = {script.revision for script in _scripts().walk_revisions()}
     if current is not None and current not in known:
         raise SchemaMismatch(
             f"database {_shown(engine)} has schema {current}, which is newer than this code's {head()}. "

@@ -136,6 +136,32 @@ def close_all(tx: sa.Connection, time: Timeline, run_id: str) -> None:
     _close(tx, time, questions.c.run_id == run_id)
 
 
+def close_alike(tx: sa.Connection, time: Timeline, decided: Question) -> None:
+    """Close what other runs of the tenant asked alike when a tenant's budget was raised.
+
+    One answer raises it for all of them; each would else raise it once more.
+    """
+    is_raised = decided.decision is not None and decided.decision.choice != "reject"
+    if not is_raised or not decided.tool.startswith("budget.tenant."):
+        return
+    alike = (
+        sa.select(questions.c.id, questions.c.run_id)
+        .where(
+            IS_OPEN,
+            questions.c.tenant == decided.tenant,
+            questions.c.tool == decided.tool,
+            questions.c.digest == decided.digest,
+        )
+        .order_by(questions.c.run_id)
+    )
+    for row in tx.execute(alike).all():
+        lock(tx, row.run_id, None)
+        _close(tx, time, questions.c.id == row.id)
+        data = {"question_id": row.id, "answered_by": decided.id}
+        events.append(tx, time, row.run_id, decided.tenant, "question_closed", "store", data)
+        wake(tx, time, row.run_id)
+
+
 def close_fatal(tx: sa.Connection, run_id: str) -> None:
     """Close the expired questions that failed a run: retried, it asks them again."""
     tx.execute(

@@ -245,6 +245,46 @@ def of_run(tx: sa.Connection, run_id: str) -> list[Step]:
     return [rows.step(row) for row in found]
 
 
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a tenant's runs asked of one model route or tool."""
+
+    kind: str
+    name: str
+    calls: int
+    input_tokens: int
+    output_tokens: int
+
+
+def used_by_tenant(
+    tx: sa.Connection, time: Timeline, tenant: str, seconds: float, except_run: str
+) -> list[Used]:
+    """Sum up what a tenant's runs asked of models and tools lately, but for one run."""
+    since = time.later(-seconds)
+    found = tx.execute(
+        sa.select(
+            steps.c.kind,
+            steps.c.name,
+            sa.func.count().label("calls"),
+            sa.func.sum(steps.c.input_tokens).label("input"),
+            sa.func.sum(steps.c.output_tokens).label("output"),
+        )
+        .join(runs, runs.c.id == steps.c.run_id)
+        .where(
+            runs.c.tenant == tenant,
+            runs.c.id != except_run,
+            sa.or_(runs.c.finished_at.is_(None), runs.c.finished_at >= since),
+            steps.c.state == StepState.RECORDED.value,
+            steps.c.kind.in_(("llm", "tool")),
+            steps.c.recorded_at >= since,
+        )
+        .group_by(steps.c.kind, steps.c.name)
+    )
+    return [
+        Used(row.kind, row.name, int(row.calls), int(row.input), int(row.output)) for row in found
+    ]
+
+
 def usage(tx: sa.Connection, run_ids: Collection[str]) -> dict[str, Usage]:
     """Sum up what each run asked of models and tools."""
     done = sa.case((steps.c.state == StepState.RECORDED.value, 1), else_=0)

@@ -184,9 +184,11 @@ def crash_everywhere(
     with staged(make, input, clock) as stage:
         rehearsal = Rehearsal(stage, _refresh(tools, ledger, fresh))
         if processes:
-            from langgraph_durable.testing.processes import play_processes
+            from langgraph_durable.testing.processes import nursery, play_processes
 
-            return rehearsal.report(partial(play_processes, agent), pairs=pairs, stops=False)
+            with nursery() as bear:
+                how = partial(play_processes, agent, bear)
+                return rehearsal.report(how, pairs=pairs, stops=False)
         return rehearsal.report(play, pairs=pairs, stops=stops)
 
 

@@ -76,6 +76,14 @@ class MemoryJournal:
         """Return what is recorded under a key."""
         return self.rows.get(key)
 
+    def steps(self) -> list[Step]:
+        """Return all steps, in any state."""
+        return list(self.rows.values())
+
+    def questions(self) -> list[Question]:
+        """Return the questions that were decided."""
+        return list(self.decided.values())
+
     def answer(self, key: str, digest: str) -> Question | None:
         """Return the decided question of a key."""
         return self.decided.get((key, digest))

@@ -1,6 +1,6 @@
 """The same runs with real processes, each ended by SIGKILL.
 
-A fork server imports the code once, and each life is a fork of it: a process of its own in
+A nursery, which is a process, imports the code once; each life is a fork of it, there in
 milliseconds. What a life saw is in a file, because only a file outlives it. POSIX only.
 """
 
@@ -10,9 +10,11 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,10 @@ from langgraph_durable.testing.scenes import SceneFactory, named
 
 TRACE = "trace.jsonl"
 ERROR = "error.txt"
-LIFE_SECONDS = 120.0
+LIFE_SECONDS = 120
+
+
+Bear = Callable[["Birth"], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,9 @@ class Birth:
         return Stage(make, self.input, self.folder, self.folder, FakeClock(self.now))
 
 
-def play_processes(scene: SceneFactory | str, stage: Stage, plan: Sequence[Point]) -> Aftermath:
+def play_processes(
+    scene: SceneFactory | str, bear: Bear, stage: Stage, plan: Sequence[Point] = ()
+) -> Aftermath:
     """Live a run in processes, each of which is killed at a planned point.
 
     Raises:
@@ -56,7 +63,7 @@ def play_processes(scene: SceneFactory | str, stage: Stage, plan: Sequence[Point
     unreached: tuple[Point, ...] = ()
     for number, fault in enumerate([*plan, None]):
         birth = Birth(scene, stage.input, stage.folder, number, fault, _now(stage))
-        if _lived(birth) == 0:
+        if _lived(birth, bear) == 0:
             unreached = tuple(plan[number:])
             break
         player = _reader(stage)
@@ -81,24 +88,52 @@ def _reader(stage: Stage) -> Player:
     return stage.open(Life(Trace(stage.folder / TRACE)), SeededChance())
 
 
-def _lived(birth: Birth) -> int:
+def _lived(birth: Birth, bear: Bear) -> int:
     """Let a process live; returns 0 or -SIGKILL."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    process = context.Process(target=_live, args=(birth,), name=f"life {birth.number}")
-    process.start()
-    process.join(LIFE_SECONDS)
-    if process.is_alive():
-        process.kill()
-        process.join()
-        raise DurableError(f"{process.name} did not end in {LIFE_SECONDS:g} s")
-    code = process.exitcode or 0
-    process.close()
+    code = bear(birth)
     if code not in (0, -signal.SIGKILL):
         error = birth.folder / ERROR
         said = error.read_text() if error.exists() else f"exit code {code}"
-        raise DurableError(f"a life ended by itself:\n{said}")
+        raise DurableError(f"life {birth.number} ended by itself:\n{said}")
     return code
+
+
+@contextmanager
+def nursery() -> Iterator[Bear]:
+    """Start a process that others are forked from: it has no threads, and this one may."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_bear_all, args=(theirs,), name="nursery")
+    process.start()
+    theirs.close()
+
+    def bear(birth: Birth) -> int:
+        ours.send(birth)
+        code: int = ours.recv()
+        return code
+
+    try:
+        yield bear
+    finally:
+        ours.close()
+        process.join()
+        process.close()
+
+
+def _bear_all(births: Connection[int, Birth]) -> None:
+    while True:
+        try:
+            birth = births.recv()
+        except EOFError:
+            return
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(LIFE_SECONDS)  # a life that hangs ends by SIGALRM
+            try:
+                _live(birth)
+            finally:
+                os._exit(1)
+        births.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def _live(birth: Birth) -> None:
@@ -111,6 +146,7 @@ def _live(birth: Birth) -> None:
         player = stage.open(life, SeededChance(birth.number))
         player.live()
         player.close()
+        os._exit(0)
     except BaseException:
         (birth.folder / ERROR).write_text(traceback.format_exc())
         raise

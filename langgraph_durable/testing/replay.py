@@ -233,6 +233,14 @@ class _Replay:
             raise ToolError(step.error or "failed", tool=step.name, key=key)
         return step
 
+    def steps(self) -> Sequence[Step]:
+        """Return none: a replay uses nothing up."""
+        return ()
+
+    def questions(self) -> Sequence[Question]:
+        """Return the recorded questions."""
+        return self.recording.questions
+
     def answer(self, key: str, digest: str) -> Question | None:
         """Return the recorded answer to a question that was put for this payload."""
         for question in self.recording.questions:

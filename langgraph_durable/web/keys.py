@@ -8,8 +8,9 @@ from fastapi import APIRouter, Body
 
 from langgraph_durable.errors import Forbidden, NotFound
 from langgraph_durable.keys import OPERATOR, ApiKey
+from langgraph_durable.web.answers import IssuedOut, KeyOut, Listed
 from langgraph_durable.web.auth import Caller, Known
-from langgraph_durable.web.bodies import IssuedOut, KeyBody, KeyOut, Listed, RotateBody
+from langgraph_durable.web.bodies import KeyBody, RotateBody
 from langgraph_durable.web.problems import ProblemRoute, responses
 
 routes = APIRouter(prefix="/keys", tags=["keys"], route_class=ProblemRoute)

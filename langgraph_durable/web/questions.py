@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from langgraph_durable.web.answers import Listed, QuestionOut
 from langgraph_durable.web.auth import Known
-from langgraph_durable.web.bodies import DecisionBody, Listed, QuestionOut, QuestionsQuery
+from langgraph_durable.web.bodies import DecisionBody, QuestionsQuery
 from langgraph_durable.web.problems import ProblemRoute, responses
 
 routes = APIRouter(prefix="/questions", tags=["questions"], route_class=ProblemRoute)

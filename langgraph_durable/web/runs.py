@@ -8,27 +8,27 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from pydantic import Discriminator, Tag
 
-from langgraph_durable.errors import BadInput, NotFound, UnknownAgent
+from langgraph_durable.errors import UnknownAgent
 from langgraph_durable.keys import AGENT, OPERATOR
-from langgraph_durable.runs import Decision, Question, QuestionState, Run
+from langgraph_durable.runs import Decision, Run
 from langgraph_durable.web import streams
-from langgraph_durable.web.auth import Caller, Known
-from langgraph_durable.web.bodies import (
-    ApproveBody,
+from langgraph_durable.web.answers import (
     ApprovedOut,
-    ConfirmBody,
-    ConfirmResult,
     Listed,
     QuestionOut,
     RunDetail,
     RunOut,
-    RunsQuery,
     StatusOut,
-    SubmitBody,
     WaitOut,
+)
+from langgraph_durable.web.auth import Caller, Known
+from langgraph_durable.web.bodies import (
+    ApproveBody,
+    ConfirmBody,
+    RunsQuery,
+    SubmitBody,
     WaitQuery,
 )
-from langgraph_durable.web.plain import plain
 from langgraph_durable.web.problems import ProblemRoute, responses
 
 routes = APIRouter(prefix="/runs", tags=["runs"], route_class=ProblemRoute)
@@ -207,32 +207,7 @@ def _detail(caller: Caller, run: Run) -> RunDetail:
 
 def _confirm(caller: Caller, body: ConfirmBody) -> RunDetail:
     run = caller.run(body.reply_id)
-    asked = caller.durable.questions(run_id=run.id, tenant=caller.tenant, state=None, limit=10_000)
-    decisions: dict[str, Decision] = {}
-    for result in body.confirm_results:
-        question = _named(asked, result.call_id)
-        if question.id in decisions:
-            raise BadInput(f"tool call {result.call_id!r} is answered twice")
-        decisions[question.id] = _meant(question, result, caller.name)
-    caller.durable.decide_all(run.id, decisions, tenant=caller.tenant, roles=caller.key.roles)
+    caller.durable.confirm(
+        body.model_dump(), by=caller.name, tenant=caller.tenant, roles=caller.key.roles
+    )
     return _detail(caller, caller.run(run.id))
-
-
-def _named(asked: list[Question], call_id: str) -> Question:
-    """Return the question of an id or step key; of several with one key the newest."""
-    found = [question for question in asked if call_id in (question.id, question.key)]
-    if not found:
-        raise NotFound("tool call", call_id)
-    open_ = [question for question in found if question.state is QuestionState.OPEN]
-    return (open_ or found)[-1]
-
-
-def _meant(question: Question, result: ConfirmResult, by: str) -> Decision:
-    if not result.confirmed:
-        return Decision.reject(by)
-    given = result.arguments
-    if given is None or given == plain(question.payload):
-        return Decision.approve(by)
-    if not isinstance(given, dict):
-        raise BadInput(f"the input of tool call {result.call_id!r} is not an object")
-    return Decision.edit(by, given)

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from langgraph_durable.errors import BadInput, DurableError
 from langgraph_durable.runs import Event, Run, Status
+from langgraph_durable.web.answers import EventOut
 from langgraph_durable.web.auth import Caller
-from langgraph_durable.web.bodies import EventOut
 from langgraph_durable.web.watch import Watch
 
 log = logging.getLogger(__name__)

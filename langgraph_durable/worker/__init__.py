@@ -134,6 +134,8 @@ class Worker:
 
     async def _next(self, engine: Engine) -> str | None:
         await self._sweep()
+        if self.durable.relay:
+            await asyncio.to_thread(self.durable.relay.deliver)
         taken = await self._take(engine)
         if taken is None:
             return None
@@ -148,11 +150,14 @@ class Worker:
             _on_signal(self._loop, number, self.stop)
         async with self._engine() as engine:
             engine.listen(self._ring)
-            chores = asyncio.create_task(self._chores())
+            chores = [asyncio.create_task(self._chores())]
+            if self.durable.relay:
+                chores.append(asyncio.create_task(self._tell()))
             try:
                 await self._work(engine, self._woken)
             finally:
-                chores.cancel()
+                for chore in chores:
+                    chore.cancel()
                 await engine.drain(self._hurried)
                 await asyncio.to_thread(self._depart)
         log.info("worker %s has handed over", self.name)
@@ -224,6 +229,17 @@ class Worker:
 
     async def _sweep(self) -> None:
         await asyncio.to_thread(self.durable.store.sweep)
+
+    async def _tell(self) -> None:
+        """Deliver messages, beside the other chores: a receiver may be slow."""
+        while True:
+            try:
+                await asyncio.to_thread(self.durable.relay.deliver)
+            except StoreError as error:
+                log.warning("worker %s can't deliver, trying on: %s", self.name, error)
+            except Exception:
+                log.exception("worker %s can't deliver, trying on", self.name)
+            await asyncio.sleep(SWEEP_SECONDS)
 
     def _announce(self) -> None:
         self.durable.store.check_schema()

@@ -12,13 +12,14 @@ from typing import Any
 from langgraph_durable.agents import Agent
 from langgraph_durable.app import Durable
 from langgraph_durable.checkpoint import Savers
-from langgraph_durable.context import PassState, RunContext
+from langgraph_durable.context import PassState, RunContext, Services
 from langgraph_durable.context.threads import Threads
 from langgraph_durable.errors import DurableError, PassEnded, StoreError, UnknownAgent
 from langgraph_durable.journal import JournalWriter, RunJournal
 from langgraph_durable.modes import Passage, drive, failure
 from langgraph_durable.runs import Broke, Outcome, Retried, Retry, Status
 from langgraph_durable.store import Claim, RunStore, Served, Wakeups
+from langgraph_durable.worker.services import services_of
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Taken:
 
     claim: Claim
     journal: RunJournal
+    services: Services
     state: PassState = field(default_factory=PassState)
 
     @property
@@ -103,9 +105,11 @@ class Engine:
         claim = store.claim(worker, self._lease_seconds, served)
         if claim is None:
             return None
-        start = store.load(claim.lease, asked=claim.asked > 0)
+        tenant = claim.run.tenant if claim.has_rules else None
+        start = store.load(claim.lease, asked=claim.asked > 0, rules_of=tenant)
         limit = claim.run.deadline_seconds
-        return Taken(claim, self._writer.follow(claim.lease, start, limit, self._loop))
+        journal = self._writer.follow(claim.lease, start, limit, self._loop)
+        return Taken(claim, journal, services_of(self._durable, claim.run, start.rules))
 
     def start(self, taken: Taken, ended: Any) -> None:
         """Drive a claimed run in the background."""
@@ -154,7 +158,7 @@ class Engine:
         if claim.run.status is Status.CANCELLING:
             state.cancel()
         try:
-            outcome = await self._drive(claim, journal, state)
+            outcome = await self._drive(taken)
             if outcome is not None:
                 await self._settle(claim, outcome, state)
         except PassEnded as lost:
@@ -164,14 +168,15 @@ class Engine:
             if not journal.lost.done():
                 journal.lost.cancel()
 
-    async def _drive(self, claim: Claim, journal: RunJournal, state: PassState) -> Outcome | None:
+    async def _drive(self, taken: Taken) -> Outcome | None:
+        claim, journal, state = taken.claim, taken.journal, taken.state
         if state.cancelling:
             return Broke({})  # the store settles a cancelling run as cancelled
         try:
             agent = self._durable.find(claim.run.agent, claim.run.version)
         except UnknownAgent as error:
             return Broke(failure(error))
-        services = replace(self._durable.services, note=_noter(claim, state))
+        services = replace(taken.services, note=_noter(claim, state))
         ctx = RunContext(claim.run, claim.lease, journal, services, state)
         passage = Passage(list(journal.questions()), await self._open_savers(agent))
         return await self._watched(agent, ctx, passage, journal)

