@@ -8,7 +8,7 @@ DB     ?= sqlite
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check unit docs clean
+.PHONY: demo test check unit docs bench clean
 
 demo: $(VENV)/demo-$(DB).stamp  ## the kill experiment, on SQLite (DB=postgres: on PostgreSQL)
 	$(BIN)/python -m supportpilot.demo --db $(DB)
@@ -25,6 +25,9 @@ check: $(VENV)/dev.stamp
 unit: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+bench: $(VENV)/bench.stamp  ## speed beside the peers, under 15 minutes (QUICK=1: under 3)
+	$(BIN)/python -m benchmarks $(if $(QUICK),--plan quick,--profile --page)
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "langgraph_durable needs Python 3.11 or later: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -40,6 +43,10 @@ $(VENV)/demo-postgres.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/bench.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[bench]'
 	touch $@
 
 clean:

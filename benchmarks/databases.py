@@ -75,3 +75,17 @@ def is_postgres(url: str) -> bool:
 def path_of(url: str) -> str:
     """Return the file of a SQLite URL."""
     return url.removeprefix("sqlite:///")
+
+
+def bytes_kept(url: str) -> int:
+    """Return how many bytes the tables and indexes of a database take."""
+    if not is_postgres(url):
+        folder = Path(path_of(url))
+        return sum(path.stat().st_size for path in folder.parent.glob(folder.name + "*"))
+    summed = (
+        "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
+        "WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+    )
+    with psycopg.connect(url) as connection:
+        found = connection.execute(summed).fetchone()
+    return int(found[0] or 0) if found else 0

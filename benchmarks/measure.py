@@ -26,7 +26,7 @@ class Child:
     """One system in a process of its own."""
 
     def __init__(self, name: str, url: str, logs: Path) -> None:
-        self.name = name
+        self.name, self.url = name, url
         self.log = logs / f"{name}.log"
         self._err: IO[bytes] = self.log.open("wb")
         self._process = subprocess.Popen(
@@ -129,6 +129,7 @@ class Turn:
     request: dict[str, Any]
     work: int  # units: nodes, steps or runs
     every: int = 1  # slow ones take part in each n-th round only
+    warm: dict[str, Any] | None = None  # what the uncounted round asks for instead
 
 
 class Bench:
@@ -166,17 +167,28 @@ class Bench:
 
     def _take(self, turn: Turn, number: int) -> dict[str, Any]:
         started = time.perf_counter()
-        took = self.child(turn.system).ask(turn.job, **turn.request)
+        request = turn.warm if number < 0 and turn.warm is not None else turn.request
+        took = self.child(turn.system).ask(turn.job, **request)
         if number < 0 and time.perf_counter() - started > 20:
             self.say(f"  {turn.system} warmed up in {time.perf_counter() - started:.0f} s")
         return took
 
     def _note(self, turn: Turn, took: dict[str, Any]) -> None:
         label = turn.job + "".join(f" {value}" for value in turn.request.values())
-        known = self.series.setdefault(
-            (turn.system, label), Series(turn.system, label, turn.work)
-        )
+        known = self.series.setdefault((turn.system, label), Series(turn.system, label, turn.work))
         known.seconds.append(took["seconds"])
+
+    def ask(self, system: str, job: str, **request: Any) -> dict[str, Any] | None:
+        """Have one job done, outside of turns; None if the system is out."""
+        if system in self.missing:
+            return None
+        try:
+            return self.child(system).ask(job, **request)
+        except Unavailable as error:
+            self.missing[system] = str(error)
+            self.say(f"  {system} is out: {error}")
+            self.close(system)
+            return None
 
     def of(self, system: str, label: str) -> Series | None:
         """Return the figures of a system, if it has any."""

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -22,10 +23,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from langgraph_durable import up as embedded
 from langgraph_durable.app import Durable
 from langgraph_durable.errors import BadInput, Conflict, DurableError, NotFound, StoreError
 from langgraph_durable.keys import ApiKey
-from langgraph_durable.runs import Decision, Question, Run, Status, Step
+from langgraph_durable.runs import Decision, Event, Question, Run, Status, Step
 from langgraph_durable.store import RunStore, open_engine
 from langgraph_durable.testing.replay import export_run
 from langgraph_durable.values import readable
@@ -54,8 +56,12 @@ db_app = typer.Typer(help="The database's schema.", no_args_is_help=True)
 app.add_typer(runs_app, name="runs")
 app.add_typer(questions_app, name="questions")
 app.add_typer(db_app, name="db")
+rules_app = typer.Typer(help="Rules that decisions carried.", no_args_is_help=True)
+app.add_typer(rules_app, name="rules")
 keys_app = typer.Typer(help="API keys: who may call, for which tenant.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+
+WATCH_SECONDS = 0.2
 
 out = Console()
 err = Console(stderr=True)
@@ -330,6 +336,169 @@ def runs_retry(
     out.print(f"run {run_id} is {run.status.value}")
 
 
+@runs_app.command("watch")
+def runs_watch(
+    run_id: str,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    timeout_seconds: Annotated[float, typer.Option(min=0, help="0 waits for ever.")] = 0.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what happens to a run until it has ended; exit with 1 unless it succeeded."""
+    durable = _open(app_path, db)
+    until = time.monotonic() + timeout_seconds if timeout_seconds else None
+    seen = 0
+    while True:
+        run = durable.get(run_id, tenant)  # before its events: the last one is not missed
+        for event in durable.events(run_id, tenant, after=seen):
+            seen = event.id
+            _print_event(event, as_json)
+        if run.status.is_final:
+            break
+        if until is not None and time.monotonic() >= until:
+            err.print(f"run {run_id} is {run.status.value} still", markup=False, highlight=False)
+            raise typer.Exit(1)
+        time.sleep(WATCH_SECONDS)
+    if run.status is not Status.SUCCEEDED:
+        raise typer.Exit(1)
+
+
+def _print_event(event: Event, as_json: bool) -> None:
+    if as_json:
+        line = json.dumps(dataclasses.asdict(event), default=_plain, ensure_ascii=False)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        return
+    shown = readable(dict(event.data), 120) if event.data else ""
+    out.print(
+        f"{_at(event.at)}  {event.type:<20} {event.actor}  {shown}",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+# --- operators -------------------------------------------------------------------------
+
+
+@app.command()
+def stats(
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="How far back.")] = 7.0,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count what a review needs: runs, repeated calls, stuck runs, conflicts, time waited."""
+    found = _open(app_path, db).store.stats(days)
+    if as_json:
+        _print_json(found)
+        return
+    mean = found.human_wait_seconds / found.questions if found.questions else 0.0
+    statuses = ", ".join(f"{n} {status}" for status, n in sorted(found.by_status.items()))
+    _print_table(
+        (f"last {days:g} days", ""),
+        [
+            ["runs", f"{found.runs} ({found.runs_a_day:.1f} a day): {statuses or 'none'}"],
+            ["steps", f"{found.steps} ({found.steps_a_day:.1f} a day)"],
+            ["taken over from a dead worker", found.takeovers],
+            ["calls repeated under their first key", found.repeated_calls],
+            ["runs failed by a key conflict", found.key_conflicts],
+            ["stuck now", found.stuck],
+            ["questions decided", found.questions],
+            ["waited for people", f"{found.human_wait_seconds:.0f} s, {mean:.0f} s a question"],
+        ],
+    )
+
+
+@app.command()
+def doctor(app_path: AppOption = None, db: DbOption = None, as_json: JsonOption = False) -> None:
+    """Look for what needs an operator; exit with 1 if there is anything."""
+    found = _open(app_path, db).store.complaints()
+    if as_json:
+        _print_json(found)
+    elif not found:
+        out.print("nothing to complain about")
+    else:
+        _print_table(("what", "run", "details"), [[c.kind, c.run_id, c.what] for c in found])
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command()
+def up(
+    app_path: Annotated[
+        str, typer.Option("--app", help="Where the Durable is: package.module:name.")
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    tenant: Annotated[str, typer.Option(help="Whose keys are made.")] = "default",
+    lease_seconds: Annotated[float, typer.Option(min=0.1)] = 60.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="How many runs at once.")] = 8,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve API and page, and work, in one process; prints address and keys."""
+    logging.basicConfig(level=logging.WARNING)
+    stays = embedded.set_pepper()
+    durable = load(app_path)
+    listener = embedded.listen(host, port)
+    keys = embedded.fresh_keys(durable, tenant)
+    url = f"http://{host}:{listener.getsockname()[1]}"
+    if as_json:
+        line = json.dumps({"url": url, "tenant": tenant, "keys": keys, "keys_stay": stays})
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    else:
+        out.print(f"page {url}/   API {url}/v1   tenant {tenant}", markup=False, highlight=False)
+        for name, secret in keys.items():
+            sys.stdout.write(f"{name:<11} {secret}\n")
+        if not stays:
+            out.print("the keys end with this process: no LANGGRAPH_DURABLE_PEPPER is set")
+        sys.stdout.flush()
+    serving = Worker(durable, lease_seconds=lease_seconds, concurrency=concurrency)
+    embedded.serve(durable, listener, serving)
+
+
+# --- rules -----------------------------------------------------------------------------
+
+
+@rules_app.command("list")
+def rules_list(
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the rules that decisions carried, oldest first, ended ones too."""
+    found = _open(app_path, db).rules(tenant)
+    if as_json:
+        _print_json(found)
+        return
+    _print_table(
+        ("rule", "tenant", "says", "made by", "at", "until", "live"),
+        [
+            [r.id, r.tenant, json.dumps(r.data, ensure_ascii=False), r.made_by, _at(r.made_at),
+             _at(r.expires_at) if r.expires_at else "-", "yes" if r.is_live else "no"]
+            for r in found
+        ],
+    )  # fmt: skip
+
+
+@rules_app.command("revoke")
+def rules_revoke(
+    rule_id: str,
+    by: ByOption = "command line",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a rule at once; again changes nothing."""
+    rule = _open(app_path, db).revoke_rule(rule_id, by=by, tenant=tenant)
+    if as_json:
+        _print_json(rule)
+        return
+    out.print(f"rule {rule.id} is revoked by {rule.revoked_by}", markup=False, highlight=False)
+
+
 # --- questions -------------------------------------------------------------------------
 
 
@@ -338,10 +507,12 @@ def questions_list(
     app_path: AppOption = None,
     db: DbOption = None,
     tenant: TenantOption = None,
+    role: Annotated[str | None, typer.Option(help="Only those that this role decides.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="Only this run's.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List open questions, oldest first."""
-    found = _open(app_path, db).questions(tenant=tenant)
+    found = _open(app_path, db).questions(tenant=tenant, role=role, run_id=run_id)
     if as_json:
         _print_json([_question_data(q) for q in found])
         return
@@ -421,7 +592,11 @@ def _decide(
     durable = _open(app_path, db)
     before = durable.store.question(question_id, tenant)
     question = durable.decide(question_id, decision, tenant=tenant)
-    made = question.decision or decision
+    if question.decision is None:  # several people must approve
+        so_far = f"approved by {', '.join(question.approved_by)}; {question.approvals} must"
+        out.print(f"question {question.id}: {so_far}", markup=False, highlight=False)
+        return
+    made = question.decision
     again = " (it was decided so already; nothing changed)" if before.decision is not None else ""
     out.print(
         f"question {question.id}: {made.choice} by {made.by}{again}", markup=False, highlight=False

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from langgraph_durable.errors import BadInput, BadKey, MissingPepper
-from langgraph_durable.runs import MAX_NAME_CHARACTERS, check_name
+from langgraph_durable.runs import DEFAULT_ROLE, MAX_NAME_CHARACTERS, check_name
 from langgraph_durable.store import RunStore
 from langgraph_durable.store.keys import ApiKey, NewKey
 
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 PEPPER_VARIABLE = "LANGGRAPH_DURABLE_PEPPER"
-AGENT, SUPERVISOR, OPERATOR = "agent", "supervisor", "operator"
+AGENT, SUPERVISOR, OPERATOR = "agent", DEFAULT_ROLE, "operator"
 
 _MIN_PEPPER_CHARACTERS = 16
 _MAX_SECRET_CHARACTERS = 200

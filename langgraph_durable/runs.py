@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from langgraph_durable.errors import BadInput
 
 MAX_NAME_CHARACTERS = 200
+DEFAULT_ROLE = "supervisor"  # who decides where no rule names a role
 
 
 def check_name(what: str, value: object) -> None:

@@ -15,6 +15,20 @@ GRAPH_MODE = "support.v1"
 STEPS_MODE = "support.v2"
 
 
+def refund_rules(limit_cents: int) -> list[Rule]:
+    """Return the policy of refunds: small ones are made, a supervisor decides on others."""
+    small = {"argument": "amount_cents", "at_most": limit_cents}
+    return [
+        Rule(
+            "ask",
+            tool="billing.create_refund",
+            name="refunds need approval",
+            remind_after_seconds=4 * 3600,
+        ),
+        Rule("allow", tool="billing.create_refund", when=small, name="small refunds"),
+    ]
+
+
 def make(settings: Settings | None = None) -> Durable:
     """Build the runtime with both agents, as the settings say; nothing is connected yet."""
     settings = settings or Settings()
@@ -25,11 +39,11 @@ def make(settings: Settings | None = None) -> Durable:
         settings.database_url,
         tools=hub,
         models=dict(models),
-        rules=[Rule("ask", tool="billing.create_refund", name="refunds need approval")],
+        rules=refund_rules(settings.refund_limit_cents),
     )
     durable.graph(
         GRAPH_MODE,
-        wire(graph_nodes(models, BillingClient(settings.billing_url))),
+        wire(graph_nodes(models, BillingClient(settings.billing_url), settings.refund_limit_cents)),
         mode="graph",
         adr="docs/adr/0002-supportpilot-graph-mode-now.md",
     )

@@ -20,8 +20,13 @@ from supportpilot.prompts import choose_messages, classify_messages, draft_messa
 from supportpilot.state import Settled, State
 
 
-def graph_nodes(models: Mapping[str, BaseChatModel], billing: BillingClient) -> Nodes:
-    """Build the node bodies around the models of both routes and the billing client."""
+def graph_nodes(
+    models: Mapping[str, BaseChatModel], billing: BillingClient, limit_cents: int = 0
+) -> Nodes:
+    """Build the node bodies around the models of both routes and the billing client.
+
+    A refund over `limit_cents` asks; here the code says so, as no policy sees its calls.
+    """
 
     async def classify(state: State) -> State:
         answer = await models["fast"].ainvoke(classify_messages(state))
@@ -38,7 +43,10 @@ def graph_nodes(models: Mapping[str, BaseChatModel], billing: BillingClient) -> 
         return choice_of(await models["fast"].ainvoke(choose_messages(state)), state)
 
     async def refund(state: State) -> State:
-        asked = {**(state["choice"] or {})}
+        choice = state["choice"]
+        asked = {**(choice or {})}
+        if choice and choice["amount_cents"] <= limit_cents:
+            return {"refund": await _settle(billing, state, asked, {"choice": "approve"})}
         # On resume the node runs again from its start: nothing before this line may act.
         answer = interrupt({"tool": "billing.create_refund", "arguments": asked})
         return {"refund": await _settle(billing, state, asked, answer)}

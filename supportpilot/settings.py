@@ -14,6 +14,8 @@ class Settings(BaseSettings):
 
     database_url: str = "sqlite:///supportpilot.db"
     billing_url: str = "http://127.0.0.1:8765/mcp"
+    #: A refund up to this is made without asking; a supervisor decides on more.
+    refund_limit_cents: int = 2_000
     #: "provider:name", such as "openai:gpt-4.1-mini"; without one, rules answer.
     model_fast: str | None = None
     model_smart: str | None = None

@@ -59,7 +59,10 @@ class Crowd(Durably):
         until = time.monotonic() + 60
         with self.client.store.engine.connect() as connection:
             while time.monotonic() < until:
-                if connection.execute(sa.text("SELECT count(*) FROM workers")).scalar_one() >= workers:
+                if (
+                    connection.execute(sa.text("SELECT count(*) FROM workers")).scalar_one()
+                    >= workers
+                ):
                     time.sleep(1.5)  # they listen by now
                     return
                 connection.rollback()

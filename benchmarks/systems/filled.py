@@ -112,14 +112,3 @@ class Filled(Steps):
         for claim in claimed:
             store.settle(claim.lease, Done("null"))
         return {"seconds": statistics.median(seconds)}
-
-    def kept(self) -> dict[str, Any]:
-        """Return how many bytes the tables and indexes take."""
-        with self.client.store.engine.connect() as connection:
-            if connection.dialect.name == "sqlite":
-                pages = connection.execute(sa.text("PRAGMA page_count")).scalar_one()
-                size = connection.execute(sa.text("PRAGMA page_size")).scalar_one()
-                return {"seconds": 0.0, "bytes": pages * size}
-            summed = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' " \
-                "AND relnamespace = 'public'::regnamespace"  # fmt: skip
-            return {"seconds": 0.0, "bytes": int(connection.exec_driver_sql(summed).scalar_one())}

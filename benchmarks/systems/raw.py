@@ -49,7 +49,9 @@ class Raw:
         for row in rows:
             execute(insert, row)
         seconds = time.perf_counter() - started
-        counting = "SELECT count(*) FROM steps WHERE run_id = " + ("%s" if self._is_postgres else "?")
+        counting = "SELECT count(*) FROM steps WHERE run_id = " + (
+            "%s" if self._is_postgres else "?"
+        )
         found = execute(counting, (run_id,)).fetchone()[0]
         check_count("rows", found, steps)
         return {"seconds": seconds}

@@ -17,7 +17,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.errors import AlreadyDecided, Conflict, NotFound, NotWaiting
-from langgraph_durable.runs import Decision, Lease, Question, QuestionState, Refusal, Status
+from langgraph_durable.runs import (
+    DEFAULT_ROLE,
+    Decision,
+    Lease,
+    Question,
+    QuestionState,
+    Refusal,
+    Status,
+)
 from langgraph_durable.store import events, rows, rules, waiting
 from langgraph_durable.store.locks import lock
 from langgraph_durable.store.rows import Codec
@@ -359,10 +367,13 @@ class Inbox:
 def listed(tx: sa.Connection, codec: Codec, inbox: Inbox) -> list[Question]:
     """Return questions, oldest first."""
     query = sa.select(questions).order_by(questions.c.asked_at, questions.c.id).limit(inbox.limit)
-    for column in ("tenant", "run_id", "state", "role", "tool"):
+    for column in ("tenant", "run_id", "state", "tool"):
         wanted = getattr(inbox, column)
         if wanted is not None:
             query = query.where(questions.c[column] == str(wanted))
+    if inbox.role is not None:
+        anyone = questions.c.role.is_(None) if inbox.role == DEFAULT_ROLE else sa.false()
+        query = query.where(sa.or_(questions.c.role == inbox.role, anyone))
     if inbox.state is QuestionState.OPEN:
         # in words, not as a parameter: SQLite uses a partial index only then
         query = query.where(sa.text("questions.state = 'open'"))

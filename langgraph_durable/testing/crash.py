@@ -186,9 +186,8 @@ def crash_everywhere(
         if processes:
             from langgraph_durable.testing.processes import nursery, play_processes
 
-            with nursery() as bear:
-                how = partial(play_processes, agent, bear)
-                return rehearsal.report(how, pairs=pairs, stops=False)
+            with nursery(agent, stage) as bear:
+                return rehearsal.report(partial(play_processes, bear), pairs=pairs, stops=False)
         return rehearsal.report(play, pairs=pairs, stops=stops)
 
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from langgraph_durable.errors import DurableError
 from langgraph_durable.runs import Step
 from langgraph_durable.testing.fakes import FakeClock, SeededChance
-from langgraph_durable.testing.passes import Aftermath, Player, Stage
+from langgraph_durable.testing.passes import Aftermath, Player, Stage, play
 from langgraph_durable.testing.points import Life, Point, Trace
 from langgraph_durable.testing.scenes import SceneFactory, named
 
@@ -30,29 +30,19 @@ ERROR = "error.txt"
 LIFE_SECONDS = 120
 
 
-Bear = Callable[["Birth"], int]
-
-
 @dataclass(frozen=True, slots=True)
 class Birth:
     """What a life is told when it begins."""
 
-    scene: SceneFactory | str
-    input: Any
-    folder: Path
     number: int
     fault: Point | None
     now: datetime
 
-    def stage(self) -> Stage:
-        """Return where the run is lived."""
-        make = named(self.scene) if isinstance(self.scene, str) else self.scene
-        return Stage(make, self.input, self.folder, self.folder, FakeClock(self.now))
+
+Bear = Callable[[Birth], int]
 
 
-def play_processes(
-    scene: SceneFactory | str, bear: Bear, stage: Stage, plan: Sequence[Point] = ()
-) -> Aftermath:
+def play_processes(bear: Bear, stage: Stage, plan: Sequence[Point] = ()) -> Aftermath:
     """Live a run in processes, each of which is killed at a planned point.
 
     Raises:
@@ -62,8 +52,7 @@ def play_processes(
     kept: list[Mapping[str, Step]] = []
     unreached: tuple[Point, ...] = ()
     for number, fault in enumerate([*plan, None]):
-        birth = Birth(scene, stage.input, stage.folder, number, fault, _now(stage))
-        if _lived(birth, bear) == 0:
+        if _lived(stage, Birth(number, fault, _now(stage)), bear) == 0:
             unreached = tuple(plan[number:])
             break
         player = _reader(stage)
@@ -88,22 +77,28 @@ def _reader(stage: Stage) -> Player:
     return stage.open(Life(Trace(stage.folder / TRACE)), SeededChance())
 
 
-def _lived(birth: Birth, bear: Bear) -> int:
+def _lived(stage: Stage, birth: Birth, bear: Bear) -> int:
     """Let a process live; returns 0 or -SIGKILL."""
     code = bear(birth)
     if code not in (0, -signal.SIGKILL):
-        error = birth.folder / ERROR
+        error = stage.folder / ERROR
         said = error.read_text() if error.exists() else f"exit code {code}"
         raise DurableError(f"life {birth.number} ended by itself:\n{said}")
     return code
 
 
+# --- the nursery -------------------------------------------------------------------------
+
+
 @contextmanager
-def nursery() -> Iterator[Bear]:
-    """Start a process that others are forked from: it has no threads, and this one may."""
+def nursery(scene: SceneFactory | str, stage: Stage) -> Iterator[Bear]:
+    """Start a process that the others are forked from: this one has threads."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_bear_all, args=(theirs,), name="nursery")
+    where = (stage.folder, stage.template, stage.clock.now())
+    process = context.Process(
+        target=_bear_all, args=(theirs, scene, stage.input, *where), name="nursery"
+    )
     process.start()
     theirs.close()
 
@@ -113,6 +108,8 @@ def nursery() -> Iterator[Bear]:
         return code
 
     try:
+        if ours.poll(LIFE_SECONDS):
+            ours.recv()  # it is ready
         yield bear
     finally:
         ours.close()
@@ -120,7 +117,19 @@ def nursery() -> Iterator[Bear]:
         process.close()
 
 
-def _bear_all(births: Connection[int, Birth]) -> None:
+def _bear_all(
+    births: Connection[int, Birth],
+    scene: SceneFactory | str,
+    input: Any,
+    folder: Path,
+    template: Path,
+    began: datetime,
+) -> None:
+    make = named(scene) if isinstance(scene, str) else scene
+    stage = Stage(make, input, folder, template, FakeClock(began))
+    play(stage)  # what is imported and compiled on the way, every life inherits
+    stage.engine.dispose()
+    births.send(0)
     while True:
         try:
             birth = births.recv()
@@ -128,28 +137,24 @@ def _bear_all(births: Connection[int, Birth]) -> None:
             return
         pid = os.fork()
         if pid == 0:
-            signal.alarm(LIFE_SECONDS)  # a life that hangs ends by SIGALRM
-            try:
-                _live(birth)
-            finally:
-                os._exit(1)
+            _live(stage, birth)
         births.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
-def _live(birth: Birth) -> None:
+def _live(stage: Stage, birth: Birth) -> NoReturn:
     """Live, in the new process, until the end of the run or the planned point."""
-    stage = birth.stage()
-    trace = Trace(birth.folder / TRACE)
+    signal.alarm(LIFE_SECONDS)  # a life that hangs ends by SIGALRM
+    stage.clock.turn_to(birth.now)
+    trace = Trace(stage.folder / TRACE)
     life = Life(trace, birth.fault, _die, now=lambda: stage.clock.now().isoformat())
     try:
         # other lives made other ids
-        player = stage.open(life, SeededChance(birth.number))
-        player.live()
-        player.close()
+        stage.open(life, SeededChance(birth.number)).live()
         os._exit(0)
     except BaseException:
-        (birth.folder / ERROR).write_text(traceback.format_exc())
-        raise
+        (stage.folder / ERROR).write_text(traceback.format_exc())
+    finally:
+        os._exit(1)
 
 
 def _die(_life: Life) -> None:

@@ -17,6 +17,7 @@ from langgraph_durable.runs import (
     Question,
     QuestionKind,
     QuestionState,
+    Refusal,
     Run,
     Status,
     Step,
@@ -136,6 +137,17 @@ class RefusalOut(BaseModel):
     run_id: str
     question_id: str
 
+    @classmethod
+    def of(cls, refusal: Refusal) -> RefusalOut:
+        """Show a refusal."""
+        return cls(
+            by=text(refusal.by),
+            at=refusal.at,
+            reason=text(refusal.reason),
+            run_id=refusal.run_id,
+            question_id=refusal.question_id,
+        )
+
 
 class QuestionOut(BaseModel):
     """What a run asks a person: `payload` is exactly what will be done."""
@@ -190,7 +202,7 @@ class QuestionOut(BaseModel):
             person=None if question.person is None else text(question.person),
             refused_before=None
             if question.refused_before is None
-            else RefusalOut.model_validate(question.refused_before, from_attributes=True),
+            else RefusalOut.of(question.refused_before),
         )
 
 

@@ -47,7 +47,7 @@ class Billing:
 def billing(folder: Path) -> Iterator[Billing]:
     """Start the billing system for as long as the block."""
     db, hold_dir = folder / "billing.db", folder / "hold"
-    hold_dir.mkdir()
+    hold_dir.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "supportpilot.billing"]
     command += ["--db", str(db), "--port", "0", "--hold-dir", str(hold_dir)]
     with (

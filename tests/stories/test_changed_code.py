@@ -111,9 +111,8 @@ def decide(shop: Shop, way: str) -> None:
 @pytest.mark.parametrize("way", ["interrupt", "ctx.ask", "ctx.tool"])
 @pytest.mark.parametrize("build", [plain, in_subgraph, in_called_graph, by_send])
 def test_the_parked_node_was_renamed(
-    any_shop: Shop, mode: str, way: str, build: Callable[[str, str], StateGraph[Notes]]
+    shop: Shop, mode: str, way: str, build: Callable[[str, str], StateGraph[Notes]]
 ) -> None:
-    shop = any_shop
     shop.deploy(build("gate", way), mode, tools=hub())
     waits(shop.begin({"notes": []}))
     shop.deploy(build("gate2", way), mode, tools=hub())
@@ -137,6 +136,18 @@ def test_the_parked_node_was_renamed(
         shop.durable.retry(shop.run_id, by="ops")
         output = succeeded(shop.work())
         assert output["notes"][-2:] == ["paid 5" if way == "ctx.tool" else "yes", "after"]
+
+
+def test_a_renamed_node_is_found_on_postgres_too(postgres_shop: Shop) -> None:
+    shop = postgres_shop
+    shop.deploy(in_subgraph("gate", "interrupt"), "graph")
+    waits(shop.begin({"notes": []}))
+    shop.deploy(in_subgraph("gate2", "interrupt"), "graph")
+    decide(shop, "interrupt")
+    assert "sub/gate" in failed(shop.work())["message"]
+    shop.deploy(in_subgraph("gate", "interrupt"), "graph")
+    shop.durable.retry(shop.run_id, by="ops")
+    assert succeeded(shop.work())["notes"][-2:] == ["yes", "after"]
 
 
 def two_branches(slow: str, joined: str) -> StateGraph[Notes]:

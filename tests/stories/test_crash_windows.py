@@ -162,9 +162,9 @@ def test_finished_and_our_record_of_it_lost(
 
 
 def test_dead_before_anything_was_kept_and_the_input_given_again(
-    any_shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shop, log = any_shop, []
+    log = []
     shop.deploy(story(log, {}), "graph")
     shop.submit(INPUT)
     claim = shop.durable.store.load
@@ -204,8 +204,8 @@ def test_a_stolen_lease_between_question_and_record(
     told_once(shop, log, asks=1)
 
 
-def test_the_second_question_of_a_node_is_not_answered_by_the_first_answer(any_shop: Shop) -> None:
-    shop, dies, log = any_shop, {"now": True}, []
+def test_the_second_question_of_a_node_is_not_answered_by_the_first_answer(shop: Shop) -> None:
+    dies, log = {"now": True}, []
 
     def node(_state: Chat) -> Chat:
         first = interrupt("delete the file?")

@@ -54,12 +54,14 @@ def chain(*nodes: tuple[str, Any], **options: Any) -> StateGraph[Any]:
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("kind", ["async", "sync"])
 def test_builders_and_compiled_graphs_sync_and_async_nodes(
-    any_shop: Shop, mode: str, compiled: bool, kind: str
+    shop: Shop, mode: str, compiled: bool, kind: str
 ) -> None:
-    shop, step = any_shop, Counted()
+    step = Counted()
 
     async def a(_state: Notes, runtime: Runtime[RunContext]) -> Notes:
-        return {"notes": [await runtime.context.once("a", step("a")), await current_run().ask("q", "?")]}
+        return {
+            "notes": [await runtime.context.once("a", step("a")), await current_run().ask("q", "?")]
+        }
 
     def b(_state: Notes, runtime: Runtime[RunContext]) -> Notes:
         ctx = runtime.context.blocking
@@ -72,7 +74,9 @@ def test_builders_and_compiled_graphs_sync_and_async_nodes(
     assert step.calls == ["a"]
 
 
-def test_blocking_methods_in_an_async_node_are_refused_with_a_way_out(shop: Shop, mode: str) -> None:
+def test_blocking_methods_in_an_async_node_are_refused_with_a_way_out(
+    shop: Shop, mode: str
+) -> None:
     async def node(_state: Notes) -> Notes:
         return {"notes": [current_run().blocking.now("t")]}
 
@@ -143,8 +147,8 @@ def test_a_loop_without_its_index_in_the_key_is_told_so(
 
 
 @pytest.mark.parametrize("way", ["interrupt", "ctx"])
-def test_the_functional_api_with_tasks_and_a_question(any_shop: Shop, mode: str, way: str) -> None:
-    shop, step = any_shop, Counted()
+def test_the_functional_api_with_tasks_and_a_question(shop: Shop, mode: str, way: str) -> None:
+    step = Counted()
 
     @task
     async def double(n: int) -> int:
@@ -427,10 +431,7 @@ def test_a_sibling_that_fails_does_not_hide_a_question(shop: Shop, mode: str) ->
     assert len(shop.durable.questions(run_id=shop.run_id, state=None)) == 1
 
 
-def test_native_and_ctx_questions_in_one_superstep_are_put_together(
-    any_shop: Shop, mode: str
-) -> None:
-    shop = any_shop
+def test_native_and_ctx_questions_in_one_superstep_are_put_together(shop: Shop, mode: str) -> None:
 
     async def native(_state: Notes) -> Notes:
         return {"notes": [interrupt("native")]}

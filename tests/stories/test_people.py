@@ -247,7 +247,9 @@ def test_the_same_approval_with_a_rule_is_another_decision(till: Till) -> None:
     till.begin(1)
     asked = till.decide(Decision.approve("mei"))
     with pytest.raises(AlreadyDecided):
-        till.shop.durable.decide(asked.id, Decision.approve("bo", rules=[Rule("allow", tool="pay")]))
+        till.shop.durable.decide(
+            asked.id, Decision.approve("bo", rules=[Rule("allow", tool="pay")])
+        )
     assert till.shop.durable.rules() == []
 
 
@@ -258,7 +260,9 @@ def test_a_rule_answers_only_what_its_maker_could_have_answered(till: Till) -> N
         Rule("ask", tool="pay", when={"argument": "cents", "more_than": 1000}, approver_role="finance"),
     )  # fmt: skip
     till.begin(1)
-    till.decide(Decision.approve("mei", rules=[Rule("allow", tool="pay", agent="agent", server="local")]))
+    till.decide(
+        Decision.approve("mei", rules=[Rule("allow", tool="pay", agent="agent", server="local")])
+    )
     till.shop.work()
     till.begin(2)
     assert succeeded(till.shop.run) == ["paid 2"]
@@ -398,16 +402,23 @@ def test_a_budget_that_is_not_raised_ends_the_run_with_its_reason(till: Till) ->
 
 def test_a_tenants_budget_counts_all_its_runs_and_one_answer_is_for_all(till: Till) -> None:
     budgets = {"t": Budget(cost=0.0003, window_seconds=3600)}
+    # an answer costs 0.00014, so the third one goes over
     talker(till, 2, budgets=budgets, prices={"default": Price(input=1.0, output=2.0)})
     succeeded(till.shop.begin(tenant="other"))
-    waits_ids = []
-    for _ in range(2):
-        till.shop.begin(tenant="t")
-        waits_ids.append(till.shop.run_id)
+    succeeded(till.shop.begin(tenant="t"))
+    mine = [till.shop.durable.submit("agent", tenant="t") for _ in range(2)]
     durable = till.shop.durable
-    assert [durable.get(id_).status for id_ in waits_ids] == [Status.SUCCEEDED, Status.WAITING_HUMAN] or [
-        durable.get(id_).status for id_ in waits_ids
-    ] == [Status.WAITING_HUMAN] * 2
+    till.shop.run_id = mine[0]
+    waits(till.shop.work())
+    assert [durable.get(one).status for one in mine] == [Status.WAITING_HUMAN] * 2
+    first, second = durable.questions(tenant="t")
+    durable.decide(first.id, Decision.approve("mei"))
+    assert durable.question(second.id).state is QuestionState.CLOSED
+    succeeded(till.shop.work())
+    till.shop.run_id = mine[1]
+    waits(till.shop.run)  # it went on, and met the raised budget
+    assert till.question.payload["raised"] == 1
+    assert list(till.shop.journal) == ["say:0"]
 
 
 @pytest.mark.promise("S-79")
@@ -448,7 +459,11 @@ def test_agentscopes_other_input_is_an_edit_and_a_no_is_a_refusal(till: Till) ->
     def event(key: str, confirmed: bool, cents: int) -> dict[str, Any]:
         call = {"id": key, "input": f'{{"cents": {cents}}}'}
         results = [{"confirmed": confirmed, "tool_call": call}]
-        return {"type": "USER_CONFIRM_RESULT", "reply_id": till.shop.run_id, "confirm_results": results}
+        return {
+            "type": "USER_CONFIRM_RESULT",
+            "reply_id": till.shop.run_id,
+            "confirm_results": results,
+        }
 
     till.shop.durable.confirm(event("pay:0", True, 3), by="mei")
     waits(till.shop.work())

@@ -86,7 +86,9 @@ def graph() -> StateGraph[Ticket]:
         built.add_node(node)
     built.add_edge(START, "classify")
     built.add_edge("classify", "invoices")
-    built.add_conditional_edges("invoices", lambda s: "refund" if s["category"] == "refund" else "draft")
+    built.add_conditional_edges(
+        "invoices", lambda s: "refund" if s["category"] == "refund" else "draft"
+    )
     built.add_edge("refund", "draft")
     built.add_edge("draft", END)
     return built

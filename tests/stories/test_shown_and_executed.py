@@ -52,10 +52,8 @@ def test_an_approval_of_10_never_executes_9999(
 
     async def node(_state: Notes) -> Notes:
         ctx = current_run()
-        if journaled:
-            cents = int((await ctx.llm("amount", "how much?")).content)
-        else:
-            cents = int(model("", ""))
+        said = (await ctx.llm("amount", "how much?")).text if journaled else model("", "")
+        cents = int(said)
         if way == "ctx.tool":
             await ctx.tool("pay", "pay", {"cents": cents})
         else:

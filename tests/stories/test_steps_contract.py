@@ -78,9 +78,9 @@ def die(shop: Shop) -> None:
 @pytest.mark.promise("S-67")
 @pytest.mark.parametrize("change", ["arguments", "tool", "request", "kind"])
 def test_a_key_used_for_another_request_burns_no_attempt(
-    any_shop: Shop, mode: str, change: str
+    shop: Shop, mode: str, change: str
 ) -> None:
-    shop, later = any_shop, [False]
+    later = [False]
     hub = ToolHub()
     hub.add(lambda cents: cents, effect="read", name="look")
     hub.add(lambda cents: cents, effect="read", name="peek")
@@ -112,8 +112,8 @@ def test_a_key_used_for_another_request_burns_no_attempt(
     assert shop.run.attempts == 0
 
 
-def test_a_changed_prompt_is_noted_and_the_recorded_answer_is_used(any_shop: Shop, mode: str) -> None:
-    shop, prompt, asked = any_shop, ["old"], []
+def test_a_changed_prompt_is_noted_and_the_recorded_answer_is_used(shop: Shop, mode: str) -> None:
+    prompt, asked = ["old"], []
 
     async def node(_state: Notes) -> Notes:
         reply = await current_run().llm("classify", [("user", prompt[0])], route="fast")
@@ -129,7 +129,11 @@ def test_a_changed_prompt_is_noted_and_the_recorded_answer_is_used(any_shop: Sho
     prompt[0] = "new"
     assert succeeded(shop.answer("go"))["notes"] == ["answer to old"]
     assert asked == ["old"]
-    assert shop.event("request_changed") == {"key": "classify", "recorded": "old", "requested": "new"}
+    assert shop.event("request_changed") == {
+        "key": "classify",
+        "recorded": "old",
+        "requested": "new",
+    }
 
 
 @pytest.mark.promise("S-67")
@@ -172,7 +176,10 @@ def test_what_is_uncertain_is_the_same_on_replay(any_shop: Shop, mode: str) -> N
         return {"notes": [await ctx.ask("ask", "?")]}
 
     shop.deploy(
-        one_node(node), mode, tools=bank.hub, models={"default": lambda *_: asked.append(1) or "hello"}
+        one_node(node),
+        mode,
+        tools=bank.hub,
+        models={"default": lambda *_: asked.append(1) or "hello"},
     )
     waits(shop.begin({"notes": []}))
     succeeded(shop.answer("go"))
@@ -239,9 +246,9 @@ ANSWERS = {
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_call_that_can_not_be_repeated_is_asked_about_after_a_crash(
-    any_shop: Shop, mode: str, answer: str, asks: bool
+    shop: Shop, mode: str, answer: str, asks: bool
 ) -> None:
-    shop, bank = any_shop, Once(asks=asks)
+    bank = Once(asks=asks)
     shop.deploy(payer(), mode, tools=bank.hub)
     shop.submit({"notes": []})
     if asks:
@@ -278,8 +285,8 @@ def test_each_unsure_try_is_asked_about_by_itself(shop: Shop, mode: str) -> None
 
 
 @pytest.mark.parametrize("found", [True, False])
-def test_a_probe_decides_without_a_person(any_shop: Shop, mode: str, found: bool) -> None:
-    shop, probed = any_shop, []
+def test_a_probe_decides_without_a_person(shop: Shop, mode: str, found: bool) -> None:
+    probed = []
 
     def probe(arguments: dict[str, Any], info: Any) -> Any:
         probed.append((arguments, info.key))
@@ -332,9 +339,9 @@ def _failing(bank: Bank) -> Any:
 
 
 def test_a_function_of_ones_own_that_can_not_be_repeated_is_asked_about(
-    any_shop: Shop, mode: str
+    shop: Shop, mode: str
 ) -> None:
-    shop, made, dies = any_shop, [], [True]
+    made, dies = [], [True]
 
     def send() -> str:
         made.append("sent")
@@ -343,7 +350,11 @@ def test_a_function_of_ones_own_that_can_not_be_repeated_is_asked_about(
         return "sent"
 
     async def node(_state: Notes) -> Notes:
-        return {"notes": [await current_run().once("send", send, effect=Effect.ONCE, request={"to": "a"})]}
+        return {
+            "notes": [
+                await current_run().once("send", send, effect=Effect.ONCE, request={"to": "a"})
+            ]
+        }
 
     shop.deploy(one_node(node), mode)
     shop.submit({"notes": []})
@@ -386,8 +397,8 @@ def test_an_approval_is_for_exactly_this_call_and_counts_once(any_shop: Shop, mo
     assert bank.cents == [42]
 
 
-def test_edited_arguments_are_what_the_tool_gets(any_shop: Shop, mode: str) -> None:
-    shop, bank = any_shop, Bank(asks=True)
+def test_edited_arguments_are_what_the_tool_gets(shop: Shop, mode: str) -> None:
+    bank = Bank(asks=True)
     shop.deploy(payer(), mode, tools=bank.hub)
     waits(shop.begin({"notes": []}))
     shop.restart()
@@ -413,8 +424,8 @@ def test_an_edit_does_not_get_past_a_rule(shop: Shop, mode: str) -> None:
 
 
 @pytest.mark.promise("S-34")
-def test_a_refusal_is_a_result_and_no_retry(any_shop: Shop, mode: str) -> None:
-    shop, bank = any_shop, Bank(asks=True)
+def test_a_refusal_is_a_result_and_no_retry(shop: Shop, mode: str) -> None:
+    bank = Bank(asks=True)
     shop.deploy(payer(), mode, tools=bank.hub)
     waits(shop.begin({"notes": []}))
     run = shop.reject("too much")

@@ -47,8 +47,9 @@ class Desk:
         self.durable.close()
         self.durable = make(self.settings)
 
-    def submit(self, agent: str, ticket: str, tenant: str = "t_acme", customer: str = "c_42") -> str:
-        return self.durable.submit(agent, {"ticket": ticket, "customer_id": customer}, tenant=tenant)
+    def submit(self, agent: str, ticket: str, customer: str = "c_42") -> str:
+        given = {"ticket": ticket, "customer_id": customer}
+        return self.durable.submit(agent, given, tenant="t_acme")
 
     def work(self) -> None:
         Worker(self.durable, lease_seconds=30).run_until_idle()
@@ -65,12 +66,17 @@ class Desk:
 
     def tool_calls(self, run_id: str) -> Counter[str]:
         """Count the calls that billing got of this run, or without a key (reads)."""
-        mine = [call for call in self.system.store.calls() if (call.idempotency_key or "").startswith(run_id)]
+        mine = [
+            call
+            for call in self.system.store.calls()
+            if (call.idempotency_key or "").startswith(run_id)
+        ]
         return Counter(call.tool for call in mine)
 
     def refunds(self, run_id: str) -> list[int]:
         """Return the amounts in the ledger that this run's key paid."""
-        return [r.amount_cents for r in self.system.store.refunds() if r.idempotency_key.startswith(f"{run_id}:")]
+        mine = [r for r in self.system.store.refunds() if r.idempotency_key.startswith(run_id)]
+        return [refund.amount_cents for refund in mine]
 
 
 @pytest.fixture
@@ -136,7 +142,9 @@ def test_an_edited_amount_is_what_is_paid(desk: Desk, agent: str) -> None:
     ("ticket", "category"),
     [("How do I change my billing address?", "billing"), ("你们的应用打不开了", "other")],
 )
-def test_other_tickets_call_no_refund_tool(desk: Desk, agent: str, ticket: str, category: str) -> None:
+def test_other_tickets_call_no_refund_tool(
+    desk: Desk, agent: str, ticket: str, category: str
+) -> None:
     run_id = desk.submit(agent, ticket)
     desk.work()
     run = desk.get(run_id)

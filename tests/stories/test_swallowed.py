@@ -70,9 +70,7 @@ def test_a_question_inside_our_step_and_its_retry_pauses_once(
 
 @pytest.mark.parametrize("way", ["interrupt", "ctx"])
 @pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
-def test_a_question_inside_a_tool_pauses_once(
-    shop: Shop, mode: str, way: str, effect: str
-) -> None:
+def test_a_question_inside_a_tool_pauses_once(shop: Shop, mode: str, way: str, effect: str) -> None:
     hub = ToolHub()
 
     @hub.tool(effect=effect)
@@ -178,9 +176,8 @@ def test_langchains_retry_middleware_lets_a_question_through(
 
 @pytest.mark.parametrize("catch", ["except", "fallbacks", "around a subgraph"])
 def test_an_interrupt_that_user_code_swallows_fails_the_run(
-    any_shop: Shop, mode: str, catch: str
+    shop: Shop, mode: str, catch: str
 ) -> None:
-    shop = any_shop
     went_on: list[str] = []
 
     def ask(_state: Any) -> Any:
@@ -215,9 +212,8 @@ def test_an_interrupt_that_user_code_swallows_fails_the_run(
 
 @pytest.mark.parametrize("catch", ["except", "fallbacks", "around a subgraph"])
 def test_a_ctx_question_that_user_code_swallows_parks_all_the_same(
-    any_shop: Shop, mode: str, catch: str
+    shop: Shop, mode: str, catch: str
 ) -> None:
-    shop = any_shop
     went_on: list[Any] = []
 
     async def ask(_state: Any) -> Any:

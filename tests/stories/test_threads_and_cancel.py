@@ -112,9 +112,8 @@ def test_a_second_run_is_refused_if_the_agent_says_so(shop: Shop) -> None:
     ("one", "other"), [(("acme", "t"), ("globex", "t")), (("a/b", "d"), ("a", "b/d"))]
 )
 def test_two_tenants_with_one_thread_name_do_not_meet(
-    any_shop: Shop, one: tuple[str, str], other: tuple[str, str]
+    shop: Shop, one: tuple[str, str], other: tuple[str, str]
 ) -> None:
-    shop = any_shop
     shop.deploy(chain(append=append), "graph")
     for tenant, thread in (one, other):
         shop.submit({"name": tenant}, tenant=tenant, thread=thread)
@@ -198,7 +197,9 @@ def test_a_cancel_waits_for_the_call_and_stands(shop: Shop, mode: str, kind: str
     def model(state: MessagesState) -> dict[str, Any]:
         """A model that refuses a conversation with calls that nobody answered."""
         answered = {m.tool_call_id for m in state["messages"] if isinstance(m, ToolMessage)}
-        calls = [c["id"] for m in state["messages"] if isinstance(m, AIMessage) for c in m.tool_calls]
+        calls = [
+            c["id"] for m in state["messages"] if isinstance(m, AIMessage) for c in m.tool_calls
+        ]
         assert set(calls) <= answered, "an assistant message with tool_calls must be answered"
         if calls:
             return {"messages": [AIMessage("hello again")]}
@@ -260,7 +261,9 @@ def test_a_node_that_swallows_its_cancellation_is_the_last(shop: Shop, mode: str
 
 
 @pytest.mark.promise("H-11")
-def test_a_run_that_waits_is_cancelled_at_once_and_its_thread_is_free(shop: Shop, mode: str) -> None:
+def test_a_run_that_waits_is_cancelled_at_once_and_its_thread_is_free(
+    shop: Shop, mode: str
+) -> None:
     shop.deploy(chain(gate=lambda s: {"notes": [interrupt(s["name"])]}), mode)
     waits(shop.begin({"name": "r1"}, thread="t"))
     assert shop.durable.cancel(shop.run_id, by="mei") is Status.CANCELLED

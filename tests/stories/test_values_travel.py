@@ -112,19 +112,21 @@ def test_a_number_is_the_same_on_replay_or_refused_at_once(
 
 
 @pytest.mark.promise("H-14")
-@pytest.mark.parametrize("value", [numpy.float64(1.5), numpy.array([1.0, 2.0])], ids=["f8", "array"])
-def test_a_numpy_value_is_refused_at_its_step(any_shop: Shop, mode: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    "value", [numpy.float64(1.5), numpy.array([1.0, 2.0])], ids=["f8", "array"]
+)
+def test_a_numpy_value_is_refused_at_its_step(shop: Shop, mode: str, value: Any) -> None:
     async def node(_state: Notes) -> Notes:
         await current_run().once("predict", lambda: {"score": [value]})
         return {}
 
-    any_shop.deploy(node_graph(node), mode)
-    error = failed(any_shop.begin({"notes": []}))
+    shop.deploy(node_graph(node), mode)
+    error = failed(shop.begin({"notes": []}))
     assert error["type"] == "NotEncodable"
     assert "step 'predict'" in error["message"]
     assert type(value).__name__ in error["message"]
     assert "$['score'][0]" in error["message"] or "$.score[0]" in error["message"]
-    assert any_shop.run.attempts == 0
+    assert shop.run.attempts == 0
 
 
 def test_numbers_travel_through_graph_state(any_shop: Shop) -> None:
@@ -170,13 +172,13 @@ def test_too_large_an_input_is_refused_at_submit(shop: Shop, mode: str) -> None:
 
 
 def test_an_output_that_can_not_be_encoded_is_a_success_with_an_event(
-    any_shop: Shop, mode: str
+    shop: Shop, mode: str
 ) -> None:
     array = numpy.array([1.5])
     graph = node_graph(lambda _: {"text": "fine"}, lambda _: {"notes": [array]})
-    any_shop.deploy(graph, mode)
-    output = succeeded(any_shop.begin({"notes": []}))
+    shop.deploy(graph, mode)
+    output = succeeded(shop.begin({"notes": []}))
     assert output["text"] == "fine"
     assert output["notes"]["not_encodable"] == "list"
     assert "1.5" in output["notes"]["readable"]
-    assert "ndarray" in any_shop.event("output_not_encodable")["message"]
+    assert "ndarray" in shop.event("output_not_encodable")["message"]

@@ -138,7 +138,9 @@ async def test_all_answers_of_a_task_are_kept_when_they_are_sent() -> None:
     saver = InMemorySaver()
     graph = graph_of(node=node, saver=saver)
     for answer in ("a", "b"):
-        state = await graph.ainvoke({"notes": []} if answer == "a" else None, thread(), version="v2")
+        state = await graph.ainvoke(
+            {"notes": []} if answer == "a" else None, thread(), version="v2"
+        )
         state = await graph.ainvoke(
             Command(resume={state.interrupts[0].id: answer}), thread(), version="v2"
         )
@@ -307,7 +309,9 @@ async def test_inside_a_task_the_config_tells_namespace_and_attempt() -> None:
         runtime = configurable["__pregel_runtime"]
         assert isinstance(runtime, Runtime)
         assert runtime.execution_info is not None
-        seen.append((configurable["checkpoint_ns"].partition(":")[0], runtime.execution_info.node_attempt))
+        seen.append(
+            (configurable["checkpoint_ns"].partition(":")[0], runtime.execution_info.node_attempt)
+        )
         if len(seen) < 2:
             raise ConnectionError
         return {}

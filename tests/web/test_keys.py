@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from typer.testing import CliRunner
 
 from langgraph_durable import Durable
-from langgraph_durable.cli import app as cli
 from langgraph_durable.errors import BadInput, BadKey, Conflict, MissingPepper, NotFound
 
 PEPPER = "a pepper of at least sixteen characters"
@@ -223,40 +224,42 @@ def test_without_a_pepper_keys_say_what_is_missing(
     bare.store.engine.dispose()
 
 
-def test_keys_are_made_listed_and_revoked_at_the_command_line(
-    durable: Durable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LANGGRAPH_DURABLE_PEPPER", PEPPER)
-    monkeypatch.setenv("LANGGRAPH_DURABLE_DB", durable.url)
-    run = CliRunner().invoke
-
-    made = run(cli, ["keys", "create", "--tenant", "t_a", "--name", "mei", "--role", "supervisor"])
-    assert made.exit_code == 0, made.output
-    secret = made.stdout.strip().splitlines()[-1]
-    # its clock is the machine's: a key made now is not live in the past
-    known = Durable(durable.url, pepper=PEPPER)
-    key = known.keys.verify(secret)
-    known.store.engine.dispose()
-    assert (key.name, key.roles) == ("mei", {"supervisor"})
-
-    listed = run(cli, ["keys", "list", "--tenant", "t_a", "--json"])
-    assert [one["id"] for one in json.loads(listed.stdout)] == [key.id]
-    assert secret[-43:] not in listed.stdout
-    assert "mei" in run(cli, ["keys", "list"]).stdout
-
-    assert run(cli, ["keys", "revoke", key.id]).exit_code == 0
-    with pytest.raises(BadKey):
-        durable.keys.verify(secret)
-
-
-def test_the_command_line_says_that_a_pepper_is_missing(
-    durable: Durable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LANGGRAPH_DURABLE_PEPPER", raising=False)
-
-    made = CliRunner().invoke(
-        cli,
-        ["keys", "create", "--db", durable.url, "--tenant", "t", "--name", "n", "--role", "agent"],
+def command(
+    durable: Durable, *arguments: str, pepper: str = PEPPER
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line as people do: in a process of its own."""
+    environment = {**os.environ, "LANGGRAPH_DURABLE_DB": durable.url, "COLUMNS": "200"}
+    environment["LANGGRAPH_DURABLE_PEPPER"] = pepper
+    return subprocess.run(
+        [sys.executable, "-m", "langgraph_durable.cli", "keys", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
-    assert isinstance(made.exception, MissingPepper)
+
+def test_keys_are_made_listed_and_revoked_at_the_command_line(durable: Durable) -> None:
+    made = command(durable, "create", "--tenant", "t_a", "--name", "mei", "--role", "supervisor")
+    assert made.returncode == 0, made.stderr
+    secret = made.stdout.strip()
+    key = durable.keys.verify(secret)
+    assert (key.name, key.roles) == ("mei", {"supervisor"})
+
+    listed = command(durable, "list", "--tenant", "t_a", "--json")
+    assert [one["id"] for one in json.loads(listed.stdout)] == [key.id]
+    assert secret[-43:] not in listed.stdout
+    assert "mei" in command(durable, "list").stdout
+
+    assert command(durable, "revoke", key.id).returncode == 0
+    with pytest.raises(BadKey):
+        durable.keys.verify(secret)
+    assert command(durable, "revoke", "none").returncode == 3
+
+
+def test_the_command_line_says_that_a_pepper_is_missing(durable: Durable) -> None:
+    made = command(durable, "create", "--tenant", "t", "--name", "n", "--role", "agent", pepper="")
+
+    assert made.returncode == 1
+    assert "LANGGRAPH_DURABLE_PEPPER" in made.stderr
+    assert "Traceback" not in made.stderr
