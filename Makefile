@@ -8,10 +8,16 @@ DB     ?= sqlite
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check unit docs bench clean
+.PHONY: demo up verdicts test check unit docs bench clean
 
 demo: $(VENV)/demo-$(DB).stamp  ## the kill experiment, on SQLite (DB=postgres: on PostgreSQL)
 	$(BIN)/python -m supportpilot.demo --db $(DB)
+
+up: $(VENV)/up.stamp  ## SupportPilot: billing, API, page and a worker; prints address and keys
+	$(BIN)/python -m supportpilot.up
+
+verdicts: $(VENV)/demo-sqlite.stamp  ## park, kill, resume, click again: five verdicts
+	$(BIN)/python -m supportpilot.verdicts
 
 test: check unit  ## everything that CI runs
 
@@ -35,6 +41,10 @@ $(VENV)/bin/python:
 
 $(VENV)/demo-sqlite.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[supportpilot]'
+	touch $@
+
+$(VENV)/up.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[supportpilot,api]'
 	touch $@
 
 $(VENV)/demo-postgres.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python

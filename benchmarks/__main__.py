@@ -38,6 +38,7 @@ def _measured(bench: Bench, plan: Plan, parts: list[str]) -> tuple[list[Figure],
             found, drawn = part.measure(bench, plan)
             figures += found
             curves += drawn
+        bench.close()
         _say(f"{name}: {time.perf_counter() - started:.0f} s")
     return figures, curves
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sqlite3
 import tempfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +46,6 @@ class Databases:
         base = self._server.get_uri().rpartition("/postgres?")
         return f"{base[0]}/{name}?{base[2]}"
 
-    @contextlib.contextmanager
-    def temporary(self, kind: str) -> Iterator[str]:
-        """Give a database that is dropped at the end."""
-        url = self.fresh(kind)
-        try:
-            yield url
-        finally:
-            if kind == "postgres":
-                name = url.rpartition("?")[0].rpartition("/")[2]
-                with self._admin() as connection:
-                    connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-            else:
-                for path in Path(self._folder.name).glob(Path(url).name + "*"):
-                    path.unlink()
-
     def close(self) -> None:
         """Stop the server and remove everything."""
         self._server.cleanup()
@@ -80,8 +65,10 @@ def path_of(url: str) -> str:
 def bytes_kept(url: str) -> int:
     """Return how many bytes the tables and indexes of a database take."""
     if not is_postgres(url):
-        folder = Path(path_of(url))
-        return sum(path.stat().st_size for path in folder.parent.glob(folder.name + "*"))
+        with contextlib.closing(sqlite3.connect(path_of(url))) as file:
+            pages: int = file.execute("PRAGMA page_count").fetchone()[0]
+            size: int = file.execute("PRAGMA page_size").fetchone()[0]
+            return pages * size
     summed = (
         "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
         "WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"

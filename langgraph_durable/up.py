@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -88,6 +89,9 @@ def serve(durable: Durable, listener: socket.socket, worker: Worker) -> None:
     config = uvicorn.Config(
         create_app(durable), log_level="warning", timeout_graceful_shutdown=3, lifespan="off"
     )
+    # uvicorn raises the signal once more when it has stopped: the worker still has to
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     with _working(worker):
         uvicorn.Server(config).run(sockets=[listener])
 

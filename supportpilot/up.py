@@ -6,6 +6,7 @@ Everything it keeps is in one folder. Address and keys are printed; Ctrl-C stops
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line, for programs.")] = False,
 ) -> None:
     """Start everything; the tickets are the same at every start, and are submitted once."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # nothing outlives it
     folder.mkdir(parents=True, exist_ok=True)
     with billing(folder) as system:
         environment = {

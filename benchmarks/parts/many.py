@@ -102,7 +102,7 @@ def _memory(bench: Bench, plan: Plan, kind: str) -> list[Figure]:
         Figure(f"memory_mb{suffix}", f"memory of a worker with {plan.in_flight:,} runs in flight",
                flying["megabytes"] if flying else None, at_most(400), "MB",
                f"{flying['before']:.0f} MB before" if flying else ""),
-        Figure(f"replay_memory{suffix}", f"memory of replaying {plan.long_steps:,} steps of 10 KB ÷ their size",
+        Figure(f"replay_memory{suffix}", f"memory to replay {plan.long_steps:,} steps of 10 KB ÷ their size",
                replayed["times"] if replayed else None, at_most(3), "×",
                f"{replayed['megabytes']:.0f} MB" if replayed else ""),
     ]  # fmt: skip

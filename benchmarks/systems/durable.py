@@ -248,9 +248,9 @@ class Steps(Durably):
             return said
 
         self.rest()
-        graph = growing(text, nodes).compile().with_config(LONG)
-        self.durable.graph(f"growing{nodes}", graph, mode="steps")
-        run_id = self.durable.submit(f"growing{nodes}", {"texts": []})
+        name = f"growing{len(self.durable.agents)}"
+        self.durable.graph(name, growing(text, nodes).compile().with_config(LONG), mode="steps")
+        run_id = self.durable.submit(name, {"texts": []})
         Worker(self.durable).run_once()
         run = self.durable.get(run_id)
         check_count("steps", self._count("steps", "run_id", [run_id]), nodes)

@@ -175,6 +175,8 @@ def claim(
     # SQLite ignores FOR UPDATE; its write transaction is the lock.
     over, due = (q.limit(1).with_for_update(skip_locked=True) for q in (over, due))
     taken = sa.func.coalesce(over.scalar_subquery(), due.scalar_subquery())
+    # in words: what SQLite returns has no table before a column's name, and rules have a tenant
+    tenant: sa.ColumnElement[str] = sa.literal_column("runs.tenant")
     died = sa.case((progressed(), 1), else_=runs.c.attempts + 1)
     statement = (
         sa.update(runs)
@@ -194,7 +196,7 @@ def claim(
             started_at=sa.func.coalesce(runs.c.started_at, time.now()),
         )
         # a rule is asked for with the journal only where there is one
-        .returning(*runs.c, rules.any_live(time, runs.c.tenant).label("has_rules"))
+        .returning(*runs.c, rules.any_live(time, tenant).label("has_rules"))
     )
     return tx.execute(statement).one_or_none()
 

@@ -53,7 +53,13 @@ def faults(calm: Aftermath) -> list[str]:
     said = []
     if error.get("type") in (NonDeterminismError.__name__, DuplicateKey.__name__):
         said.append(f"{error['type']}: {error['message']}")
-    own = (*_keys(calm), *_not_asked_again(calm), *_moves(calm.events), *_epochs(calm))
+    own = (
+        *_keys(calm),
+        *_lost(calm),
+        *_not_asked_again(calm),
+        *_moves(calm.events),
+        *_epochs(calm),
+    )
     return [*said, *own]
 
 
@@ -132,6 +138,9 @@ def _questions(calm: Aftermath, after: Aftermath) -> Iterator[str]:
 def _lost(after: Aftermath) -> Iterator[str]:
     """What was recorded when a life ended must be there at the end, as it was."""
     now = {step.key: step for step in after.steps}
+    for key in sorted(after.acknowledged):
+        if key not in now or now[key].state is not StepState.RECORDED:
+            yield f"the record of step {key!r} was reported as committed, and is not there"
     for kept in after.kept:
         for key, step in kept.items():
             if key not in now:

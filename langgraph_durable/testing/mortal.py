@@ -169,7 +169,7 @@ class MortalStore:
         self, writes: Sequence[Write], lease_seconds: float
     ) -> Sequence[DurableError | None]:
         """Tell of each step. The journal's thread must end in peace: to it the lease is lost."""
-        labels = [f"record of step {w.step.key!r} as {w.step.state.value}" for w in writes]
+        labels = [_record_label(w.step.key, w.step.state) for w in writes]
         try:
             for label, write in zip(labels, writes, strict=True):
                 if write.step.state is StepState.RECORDED:
@@ -195,6 +195,15 @@ class MortalStore:
         """Write a warning of a pass; no point."""
         self._life.check()
         self._store.note(*args)
+
+
+def recorded_label(key: str) -> str:
+    """Return the label of the points around the record of a step's answer."""
+    return _record_label(key, StepState.RECORDED)
+
+
+def _record_label(key: str, state: StepState) -> str:
+    return f"record of step {key!r} as {state.value}"
 
 
 class MortalTools(ToolHub):

@@ -29,7 +29,7 @@ from langgraph_durable.runs import (
 )
 from langgraph_durable.store import open_engine
 from langgraph_durable.testing.fakes import FakeClock, SeededChance
-from langgraph_durable.testing.mortal import MortalDurable, MortalWorker
+from langgraph_durable.testing.mortal import MortalDurable, MortalWorker, recorded_label
 from langgraph_durable.testing.points import Called, Died, Life, Point, Trace, living
 from langgraph_durable.testing.scenes import PERSON, Scene, enter
 from langgraph_durable.values import decode
@@ -58,6 +58,7 @@ class Aftermath:
     shown: Sequence[Any]  # by the outside world
     calls: Sequence[Called]
     reached: Sequence[Point]
+    acknowledged: frozenset[str]  # steps whose record was reported as committed
     kept: Sequence[Mapping[str, Step]] = ()  # what was recorded when each life ended
     unreached: Sequence[Point] = ()
     trouble: Sequence[str] = ()
@@ -226,6 +227,7 @@ class Player:
         """Read everything back."""
         durable, trace = self.durable, self.durable.life.trace
         steps = durable.journal(run_id)
+        labels = {point.label for point in trace.points if point.when == "after"}
         return Aftermath(
             run=durable.get(run_id),
             steps=steps,
@@ -235,6 +237,7 @@ class Player:
             shown=self.scene.shown(),
             calls=list(trace.calls),
             reached=list(trace.points),
+            acknowledged=frozenset(k for k in trace.values if recorded_label(k) in labels),
         )
 
 

@@ -216,15 +216,17 @@ class _Replay:
     ctx: RunContext | None = None
     progressed: bool = False
 
-    def recorded(self, key: str) -> Step:
+    def recorded(self, key: str) -> Step | None:
         """Answer from the recording; what it lacks ends the code that asks.
 
         Raises:
             Parked: there is no answer.
             ToolError: the call had failed, and the code went on from there.
         """
-        place = self.ctx.here().path if self.ctx is not None else ""
         step = self.recording.steps.get(key)
+        if self.ctx is None or self.ctx.state.closed:
+            return step  # the code has ended: it isn't the one who asks
+        place = self.ctx.here().path
         (self.missing if step is None else self.asked).setdefault(key, place)
         if step is None or step.state not in (StepState.RECORDED, StepState.FAILED):
             # only this call ends: what runs beside it has answers of its own

@@ -13,7 +13,7 @@ from desk import Desk, at_once, question
 from langgraph_durable import relay
 from langgraph_durable.errors import BadInput
 from langgraph_durable.relay import Message, NotDelivered, Relay, Webhook, sign, verify
-from langgraph_durable.runs import Asked, Decision, Done, Lease
+from langgraph_durable.runs import Asked, Done, Lease
 from langgraph_durable.store.outbox import put
 
 TOPICS = ("question.%", "run.%")
@@ -60,9 +60,9 @@ def test_without_a_listener_nothing_is_written(desk: Desk):
 def test_what_is_undone_is_not_told(telling: Desk):
     desk = telling
     lease = desk.started().lease
-    with pytest.raises(RuntimeError), desk.engine.begin() as tx:
+    with desk.engine.connect() as tx:
         put(tx, desk.store._time, lease.run_id, "t", "k", "run.ended", {})
-        raise RuntimeError
+        tx.rollback()
     assert desk.store.list_messages(lease.run_id) == []
 
 
@@ -148,7 +148,6 @@ def test_a_cancelled_run_has_ended_too(telling: Desk):
     telling.store.cancel(run.id, by="ada")
     (message,) = telling.store.list_messages(run.id)
     assert message.payload["event"] == "run_cancelled"
-    assert Decision.approve("x").rules == ()
 
 
 # --- webhooks --------------------------------------------------------------------------

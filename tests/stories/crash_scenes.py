@@ -136,17 +136,17 @@ def paying_graph() -> StateGraph[Paying]:
 
 
 def paying(folder: Path) -> Scene:
-    """The scene of it, whose ledger is a file."""
-    tools = paying_tools(Ledger(folder / "ledger.db"))
+    """The scene of its first two nodes, whose ledger is a file."""
     models = {"fast": ScriptedModel(lambda messages: "refund")}
-    return Scene(paying_graph(), tools=tools, models=models)
+    graph = StateGraph(Paying).add_sequence([judge, pay])
+    graph.add_edge(START, "judge").add_edge("pay", END)
+    return Scene(graph, tools=paying_tools(Ledger(folder / "ledger.db")), models=models)
 
 
-def paying_in_graph_mode(folder: Path) -> Scene:
-    """The same, as one leased graph."""
-    tools = paying_tools(Ledger(folder / "ledger.db"))
-    models = {"fast": ScriptedModel(lambda messages: "refund")}
-    return Scene(paying_graph(), mode="graph", tools=tools, models=models)
+def mailing_in_graph_mode(folder: Path) -> Scene:
+    """The scene of its last node, as one leased graph: the call can't be repeated."""
+    graph = StateGraph(Paying).add_node(mail).add_edge(START, "mail").add_edge("mail", END)
+    return Scene(graph, mode="graph", tools=paying_tools(Ledger(folder / "ledger.db")))
 
 
 # --- many steps --------------------------------------------------------------------------

@@ -204,14 +204,14 @@ def test_a_worker_that_stands_still_anywhere_does_no_harm_when_it_wakes(
 
 
 @pytest.mark.promise("S-01")
-@pytest.mark.parametrize("make", [crash_scenes.paying, crash_scenes.paying_in_graph_mode])
+@pytest.mark.parametrize("make", [crash_scenes.paying, crash_scenes.mailing_in_graph_mode])
 def test_crash_everywhere_with_real_processes(make: Any, show: Any) -> None:
     """Each life is a process, and ends by SIGKILL."""
     report = crash_everywhere(make, {"amount": 42}, processes=True)
     show(f"{make.__name__}, SIGKILL", report)
     report.assert_ok()
-    assert len(report.points) >= 30
-    assert [line["effect"] for line in report.calm.shown] == ["local.pay", "local.mail"]
+    assert len(report.points) >= 20
+    assert len(report.calm.shown) == 1
 
 
 def test_real_processes_need_a_scene_that_can_be_imported() -> None:

@@ -161,3 +161,13 @@ def test_the_draft_uses_the_smart_route(desk: Desk, agent: str) -> None:
     assert desk.get(run_id).status is Status.SUCCEEDED
     routes = [json.loads(line)["route"] for line in desk.calls.read_text().splitlines()]
     assert routes == ["fast", "smart"]
+
+
+@pytest.mark.promise("S-70")
+def test_a_small_refund_is_made_without_asking(desk: Desk, agent: str) -> None:
+    run_id = desk.submit(agent, "The monthly add-on: please refund me $5.", customer="c_43")
+    desk.work()
+    run = desk.get(run_id)
+    assert run.status is Status.SUCCEEDED, (run.error, run.questions)
+    assert desk.refunds(run_id) == [500]
+    assert desk.durable.questions(run_id=run_id, state=None) == []

@@ -348,3 +348,88 @@ def test_help_of_every_command(run: Any) -> None:
         ended = run(*command, "--help")
         assert ended.code == 0
         assert "Usage" in ended.out
+
+
+# --- operators -------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S-72")
+def test_stats(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    durable.decide(_question(durable), Decision.approve("mei"))
+    Worker(durable).run_once()
+    found = json.loads(run("stats", "--db", sqlite_url, "--days", "1", "--json").out)
+    assert (found["runs"], found["steps"], found["questions"], found["stuck"]) == (1, 1, 1, 0)
+    assert found["by_status"] == {"succeeded": 1}
+    assert found["human_wait_seconds"] > 0
+    shown = run("stats", "--db", sqlite_url)
+    assert shown.code == 0
+    assert "waited for people" in shown.out
+    assert run("stats", "--db", sqlite_url, "--days", "0").code == 2
+
+
+def test_doctor_tells_of_a_version_that_nobody_has(
+    run: Any, durable: Durable, sqlite_url: str
+) -> None:
+    assert run("doctor", "--db", sqlite_url).code == 0
+    run_id = durable.submit("plain", 1)
+    durable.store.announce("w", [("plain", "2")])
+    (found,) = json.loads(run("doctor", "--db", sqlite_url, "--json").out)
+    assert (found["kind"], found["run_id"]) == ("no worker", run_id)
+    durable.store.announce("w", [("plain", "1")])
+    assert json.loads(run("doctor", "--db", sqlite_url, "--json").out) == []
+    durable.store.depart("w")
+    shown = run("doctor", "--db", sqlite_url)
+    assert shown.code == 1
+    assert "version '1'" in shown.out
+
+
+def test_runs_watch_follows_to_the_end(
+    run: Any, durable: Durable, parked: str, sqlite_url: str
+) -> None:
+    waiting = run("runs", "watch", parked, "--db", sqlite_url, "--timeout-seconds", "0.1")
+    assert waiting.code == 1
+    assert "waiting_human still" in waiting.err
+    durable.decide(_question(durable), Decision.approve("mei"))
+    Worker(durable).run_once()
+    watched = run("runs", "watch", parked, "--db", sqlite_url, "--json")
+    assert watched.code == 0
+    types = [json.loads(line)["type"] for line in watched.out.splitlines()]
+    assert (types[0], types[-1]) == ("run_submitted", "run_succeeded")
+    broken = durable.submit("plain", "break", max_attempts=1)
+    Worker(durable).run_once()
+    assert run("runs", "watch", broken, "--db", sqlite_url).code == 1
+    assert run("runs", "watch", "nope", "--db", sqlite_url).code == 3
+
+
+@pytest.mark.promise("S-35")
+def test_rules_are_listed_and_revoked(
+    run: Any, durable: Durable, parked: str, sqlite_url: str
+) -> None:
+    rule = {"verdict": "allow", "when": [{"argument": "amount", "at_most": 50}]}
+    durable.decide(_question(durable), Decision.approve("mei", rules=[rule]))
+    (made,) = json.loads(run("rules", "list", "--db", sqlite_url, "--json").out)
+    assert (made["made_by"], made["tenant"], made["is_live"]) == ("mei", "t_acme", True)
+    listed = run("rules", "list", "--db", sqlite_url, "--tenant", "t_acme")
+    assert made["id"] in listed.out
+    assert run("rules", "revoke", made["id"], "--db", sqlite_url, "--tenant", "evil").code == 3
+    for _ in range(2):
+        ended = run("rules", "revoke", made["id"], "--db", sqlite_url, "--by", "ada")
+        assert (ended.code, "revoked by ada" in ended.out) == (0, True)
+    (made,) = json.loads(run("rules", "list", "--db", sqlite_url, "--json").out)
+    assert not made["is_live"]
+
+
+def test_questions_are_listed_by_role_and_run(
+    run: Any, durable: Durable, parked: str, sqlite_url: str
+) -> None:
+    def found(*filters: str) -> int:
+        shown = run("questions", "list", "--db", sqlite_url, "--json", *filters)
+        return len(json.loads(shown.out))
+
+    assert found("--role", "supervisor") == 1  # who decides where no rule names anybody
+    assert found("--role", "finance") == 0
+    assert found("--run", parked) == 1
+    assert found("--run", "other") == 0
+    durable.delegate(_question(durable), by="mei", role="finance")
+    assert found("--role", "finance") == 1
+    assert found("--role", "supervisor") == 0
