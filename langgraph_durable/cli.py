@@ -46,6 +46,8 @@ class LogLevel(StrEnum):
 app = typer.Typer(
     name="langgraph-durable",
     help="Durable runs of LangGraph agents: workers, runs, questions.",
+    epilog="Exit codes: 0 done, 1 refused or failed, 2 wrong use, 3 not found, 4 conflict, "
+    "5 the database can't be used.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -26,15 +26,28 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from langgraph_durable.errors import BadInput, DurableError
 from langgraph_durable.store import Message, RunStore
 
-__all__ = ["NOTICES", "Message", "NotDelivered", "Relay", "Sink", "Webhook", "sinks", "verify"]
+__all__ = [
+    "NOTICES",
+    "Message",
+    "NotDelivered",
+    "Relay",
+    "Sink",
+    "Webhook",
+    "sinks",
+    "topic_routes",
+    "verify",
+]
 
 log = logging.getLogger(__name__)
 
 _STAMP = re.compile(r"t=[0-9]{1,15}")
+_TOPIC = re.compile(r"[A-Za-z0-9.-]{1,99}\*?")
+_RESERVED = ("question.", "run.")
 NOTICES = ("question.%", "run.%")  # the topics of notifications, as patterns for LIKE
 TRIES = 12  # with the waits below: about a day
 FIRST_SECONDS, LIMIT_SECONDS = 5.0, 4 * 3600.0
-HOLD_SECONDS = 120.0  # longer than all sinks may take for one message
+BATCH = 4
+HOLD_SECONDS = 180.0  # longer than a batch takes, if its webhook takes all its time
 
 ID_HEADER = "X-Langgraph-Durable-Id"
 TOPIC_HEADER = "X-Langgraph-Durable-Topic"
@@ -161,6 +174,23 @@ def sinks(given: Sequence[Sink]) -> Sequence[Sink]:
     return tuple(given)
 
 
+def topic_routes(outbox: Mapping[str, Sink]) -> Mapping[tuple[str, ...], Sequence[Sink]]:
+    """Return the sinks of emitted messages by their topics, as patterns for LIKE.
+
+    Raises:
+        BadInput: a topic can't be told from a notification's, or a sink can't be called.
+    """
+    found: dict[tuple[str, ...], Sequence[Sink]] = {}
+    for topic, sink in outbox.items():
+        if not _TOPIC.fullmatch(topic) or topic.startswith(_RESERVED):
+            raise BadInput(
+                f"outbox topic {topic!r}: letters, digits, - and ., with one * at the end at most; "
+                "question.… and run.… are the runtime's own (see notify=)"
+            )
+        found[(topic.replace("*", "%"),)] = sinks([sink])
+    return found
+
+
 class Relay:
     """Delivers what is due, topic by topic, to the sinks of each."""
 
@@ -178,13 +208,14 @@ class Relay:
         return bool(self._routes)
 
     def deliver(self, limit: int = 1_000) -> int:
-        """Deliver what is due; returns how many messages arrived."""
-        arrived = 0
+        """Try what is due, at most so many; returns how many messages arrived."""
+        arrived = tried = 0
         for topics, to in self._routes.items():
-            while arrived < limit:
-                taken = self._store.take_messages(topics, hold_seconds=HOLD_SECONDS)
+            while tried < limit:  # by tries: what fails slowly comes up again meanwhile
+                taken = self._store.take_messages(topics, hold_seconds=HOLD_SECONDS, limit=BATCH)
                 if not taken:
                     break
+                tried += len(taken)
                 arrived += sum(self._tell(message, to) for message in taken)
         return arrived
 

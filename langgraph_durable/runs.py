@@ -176,7 +176,19 @@ class StepState(StrEnum):
     ASKING = "asking"  # waits for a person
 
 
-StepKind = Literal["llm", "tool", "once", "ask", "interrupt", "now", "random", "uuid", "sleep"]
+StepKind = Literal[
+    "llm", "tool", "once", "ask", "interrupt", "now", "random", "uuid", "sleep", "emit"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A message that is committed with its step, and delivered afterwards."""
+
+    key: str
+    topic: str
+    tenant: str
+    payload: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +216,7 @@ class Step:
     epoch: int = 0  # the claim under which it was recorded
     seconds: float = 0.0  # how long the call took, by the worker's monotonic clock
     recorded_at: datetime | None = None
+    emits: tuple[Emitted, ...] = ()  # on the way to the outbox, never read back
 
 
 class QuestionState(StrEnum):

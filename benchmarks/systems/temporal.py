@@ -46,7 +46,11 @@ class Temporal:
             [str(tool), "server", "start-dev", "--headless", "--port", str(self._port),
              "--log-level", "error", "--db-filename", str(self._file)],
         )  # fmt: skip
-        self._loop.run_until_complete(self._start())
+        try:
+            self._loop.run_until_complete(self._start())
+        except BaseException:
+            self._end_server()
+            raise
 
     async def _start(self) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
@@ -96,6 +100,9 @@ class Temporal:
     def close(self) -> None:
         """Stop the worker and the server."""
         self._working.cancel()
+        self._end_server()
+
+    def _end_server(self) -> None:
         self._server.terminate()
         try:
             self._server.wait(10)

@@ -24,6 +24,7 @@ from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
 from langgraph_durable.context.allowances import Allowance
 from langgraph_durable.context.blocking import BlockingContext
 from langgraph_durable.context.calls import Call, perform
+from langgraph_durable.context.emitting import Tells, message
 from langgraph_durable.context.pass_state import PassState
 from langgraph_durable.context.places import Here, Places, here
 from langgraph_durable.context.questioning import answered, put
@@ -109,6 +110,7 @@ class Services:
     was_refused: Callable[[str, str], bool] = _never_refused  # (tool, digest), by this tenant
     allowances: Sequence[Allowance] = ()  # what the run and its tenant may use
     prices: Mapping[str, Price] = field(default_factory=dict)  # by model route
+    topics: Sequence[str] = ()  # patterns of the topics that have a sink
 
 
 _current: ContextVar[RunContext] = ContextVar("langgraph_durable_run")
@@ -254,12 +256,14 @@ class RunContext:
         *,
         retry: Retry | None = None,
         timeout_seconds: float | None = None,
+        emits: Tells | None = None,
     ) -> Any:
         """Call a tool; returns its result, or `Refused` if a person refused the call.
 
         If policy asks, the run parks with the exact arguments until somebody decides. An
         idempotent tool gets `"<run_id>:<key>"` and the fencing token; a `once` tool is
-        never blindly repeated after a crash.
+        never blindly repeated after a crash. `emits(result)` may return (topic, payload): a
+        message that is in the outbox by the very commit that records the call.
 
         Raises:
             UnknownTool: no such tool.
@@ -268,7 +272,8 @@ class RunContext:
             ToolDenied: policy forbids the call.
             ToolError: the tool reported a failure.
         """
-        return await call_tool(self, key, tool, dict(arguments or {}), retry, timeout_seconds)
+        given = dict(arguments or {})
+        return await call_tool(self, key, tool, given, retry, timeout_seconds, tells=emits)
 
     async def once(
         self,
@@ -356,6 +361,29 @@ class RunContext:
         )
         return await perform(self, call)
 
+    async def emit(self, key: str, topic: str, payload: Mapping[str, Any]) -> None:
+        """Send a message: in the outbox by the commit of this step, delivered afterwards.
+
+        At least once and in the run's order, to the sink that `Durable(outbox=...)` has for
+        the topic; its id, `"<run_id>:<key>"`, tells repeats apart. To send with the record
+        of a tool call, give `emits=` to `ctx.tool`.
+
+        Raises:
+            BadInput: no sink takes the topic, or the payload is no JSON object.
+        """
+        told = message(self, key, topic, payload)
+        digest = fingerprint(dict(payload), types=self.services.types, where=f"step {key!r}")
+        call = Call(
+            key=key,
+            kind="emit",
+            name=topic,
+            fingerprint=digest,
+            request=readable(payload),
+            make=_nothing,
+            emits=lambda _: (told,),
+        )
+        await perform(self, call)
+
     async def now(self, key: str) -> datetime:
         """Return the time, aware, in UTC; a replay sees the same."""
         value: datetime = await self._given(key, "now", self.services.clock.now)
@@ -411,6 +439,10 @@ class RunContext:
         current, config = token
         _current.reset(current)
         var_child_runnable_config.reset(config)
+
+
+async def _nothing() -> None:
+    """An emit has no call: its message is written with its record."""
 
 
 def _tool_name(tool: Any) -> str:

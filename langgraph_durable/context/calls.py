@@ -31,7 +31,7 @@ from langgraph_durable.errors import (
     ToolDenied,
     ToolError,
 )
-from langgraph_durable.runs import Effect, Retry, Step, StepKind, StepState
+from langgraph_durable.runs import Effect, Emitted, Retry, Step, StepKind, StepState
 from langgraph_durable.values import clean_text, decode, encode
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Call:
     approval_id: str | None = None
     retry: Retry | None = None
     timeout_seconds: float | None = None
+    emits: Callable[[Any], tuple[Emitted, ...]] | None = None
 
 
 async def perform(ctx: RunContext, call: Call) -> Any:
@@ -234,6 +235,7 @@ async def _one_try(ctx: RunContext, call: Call, step: Step, *, answers: bool) ->
             input_tokens=tokens[0],
             output_tokens=tokens[1],
             seconds=time.monotonic() - started,
+            emits=call.emits(value) if call.emits else (),
         )
     )
     # what was encoded, so that the first time and every replay see the same

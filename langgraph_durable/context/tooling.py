@@ -17,6 +17,7 @@ from langgraph_durable.context.calls import (
     make_and_record,
     replay,
 )
+from langgraph_durable.context.emitting import Tells, told_by
 from langgraph_durable.context.questioning import did_it_happen, expired, put
 from langgraph_durable.errors import ToolDenied
 from langgraph_durable.policy import ToolCall, Verdict
@@ -61,6 +62,7 @@ async def call_tool(
     retry: Retry | None = None,
     timeout_seconds: float | None = None,
     source: ToolSource | None = None,
+    tells: Tells | None = None,
 ) -> Any:
     """Answer a tool step from the journal, or see it through: see `RunContext.tool`."""
     at = begin(ctx, key)
@@ -83,7 +85,7 @@ async def call_tool(
         ctx.state.release(key)  # the same call may be made with arguments that fit
         raise
     step = _ToolStep(
-        ctx, source, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds
+        ctx, source, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds, tells
     )
     return await fly(ctx, key, step.see_through())
 
@@ -107,8 +109,10 @@ class _ToolStep:
         at: Here,
         retry: Retry | None,
         timeout_seconds: float | None,
+        tells: Tells | None,
     ) -> None:
         self.ctx, self.source, self.spec, self.key = ctx, source, spec, key
+        self.tells = tells
         self.arguments = arguments
         self.asked, self.known, self.at = asked, known, at
         self.retry, self.timeout_seconds = retry, timeout_seconds
@@ -274,6 +278,7 @@ class _ToolStep:
             approval_id=approval_id,
             retry=self.retry or (Retry(attempts=1) if effect is Effect.ONCE else None),
             timeout_seconds=self.timeout_seconds,
+            emits=told_by(self.ctx, self.key, self.tells),
         )
         return await make_and_record(self.ctx, call, self.known, self.at)
 

@@ -393,13 +393,22 @@ class RunStore:
     def put_steps(self, writes: Sequence[Write], lease_seconds: float) -> list[DurableError | None]:
         """Record steps of many runs in one commit; None, or why one was refused.
 
+        What a step emits is in the outbox by the same commit.
+
         Raises:
             StoreError: the database was away for a third of the lease; try again.
         """
-        return self._run(
-            lambda tx: steps.append(tx, self._time, writes, lease_seconds),
-            patience_seconds=lease_seconds / 3,
-        )
+
+        def work(tx: sa.Connection) -> list[DurableError | None]:
+            refused = steps.append(tx, self._time, writes, lease_seconds)
+            for write, why in zip(writes, refused, strict=True):
+                for told in write.step.emits if why is None else ():
+                    outbox.put(
+                        tx, self._time, write.lease.run_id, told.tenant, told.key, told.topic, told.payload
+                    )  # fmt: skip
+            return refused
+
+        return self._run(work, patience_seconds=lease_seconds / 3)
 
     def put_step(self, lease: Lease, step: Step, lease_seconds: float = 60.0) -> None:
         """Record one step.
@@ -757,7 +766,7 @@ class RunStore:
             if row.error:
                 # a failure that a tool reported ended the run: the operator wants that call made
                 steps.reopen(tx, run_id, json.loads(row.error).get("key", ""))
-            questions.close_fatal(tx, run_id)
+            questions.close_fatal(tx, self.codec, run_id)
             events.append(tx, self._time, run_id, row.tenant, "run_retried", by)
             notify(tx)
             again = tx.execute(sa.select(schema.runs).where(schema.runs.c.id == run_id)).one()

@@ -170,8 +170,20 @@ def close_alike(tx: sa.Connection, time: Timeline, decided: Question) -> None:
         wake(tx, time, row.run_id)
 
 
-def close_fatal(tx: sa.Connection, run_id: str) -> None:
-    """Close the expired questions that failed a run: retried, it asks them again."""
+def close_fatal(tx: sa.Connection, codec: Codec, run_id: str) -> None:
+    """Close the questions that failed a run, expired ones and budgets: retried, it asks again."""
+    budgets = sa.select(questions).where(
+        questions.c.run_id == run_id,
+        questions.c.kind == "budget",
+        questions.c.state == QuestionState.DECIDED.value,
+    )
+    asked = [rows.question(row, codec) for row in tx.execute(budgets).all()]
+    refused = [q.id for q in asked if q.decision is not None and q.decision.choice == "reject"]
+    tx.execute(
+        sa.update(questions)
+        .where(questions.c.id.in_(refused))
+        .values(state=QuestionState.CLOSED.value)
+    )
     tx.execute(
         sa.update(questions)
         .where(

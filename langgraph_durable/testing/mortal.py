@@ -102,6 +102,9 @@ class MortalWorker(Worker):
             return await super()._once()
         finally:
             life.on_death = None
+            if life.closing:
+                await asyncio.wait(life.closing)
+            life.closing.clear()
 
     def _complain(self, loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
         if not self.durable.life.is_dead:  # what is left over in a dead process troubles nobody
@@ -287,8 +290,16 @@ class MortalSavers(Savers):
 
     @asynccontextmanager
     async def _saver(self, now: Pass) -> AsyncIterator[FencedSaver]:
-        async with self._savers._saver(now) as saver:
+        inner = self._savers._saver(now)
+        saver = await inner.__aenter__()
+        try:
             yield MortalSaver(saver, self._life)
+        finally:
+            # seen through: a loop that ends cancels what it finds, and the connection's thread
+            # would then answer a loop that is gone
+            closing = asyncio.ensure_future(inner.__aexit__(None, None, None))
+            self._life.closing.add(closing)
+            await asyncio.shield(closing)
 
 
 class MortalSaver(FencedSaver):

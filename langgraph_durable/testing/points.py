@@ -8,6 +8,7 @@ exception in this process as good as a `kill -9`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -120,6 +121,7 @@ class Life:
         self.is_dead = False
         self.has_stopped = threading.Event()
         self.on_death: Callable[[], None] | None = None
+        self.closing: set[asyncio.Future[Any]] = set()  # what its loop waits for at its end
         self._end = end
         self._now = now
         self._may_go_on = threading.Event()

@@ -21,7 +21,6 @@ from langgraph_durable.testing import (
     RecordingTools,
     Scene,
     ScriptedModel,
-    agree,
     crash_everywhere,
 )
 
@@ -389,15 +388,11 @@ def test_crash_everywhere_in_a_run_that_fails(show: Any) -> None:
 
 def test_a_registered_agent_can_be_tested_as_it_is() -> None:
     durable = Durable("sqlite://", models={"fast": ScriptedModel(["refund"])})
-    agent = durable.graph("pay", crash_scenes.paying_graph(), mode="steps", version="7")
+    graph = StateGraph(crash_scenes.Paying).add_node(crash_scenes.judge)
+    graph.add_edge(START, "judge").add_edge("judge", END)
+    durable.graph("judges", graph, mode="steps", version="7")
+    report = crash_everywhere(lambda _: Scene.of(durable, "judges"), {"amount": 42})
     durable.close()
-    report = crash_everywhere(
-        agent,
-        {"amount": 42},
-        tools=crash_scenes.paying_tools(),
-        models={"fast": ScriptedModel(["refund"])},
-        decisions=agree,
-    )
     report.assert_ok()
-    assert report.calm.run.agent == "pay"
+    assert report.calm.run.agent == "judges"
     assert report.calm.run.version == "7"

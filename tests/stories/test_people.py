@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -22,9 +23,17 @@ from langgraph_durable import (
     ToolHub,
     Worker,
 )
-from langgraph_durable.errors import AlreadyDecided, BadInput, Forbidden, NotFound, NotWaiting
+from langgraph_durable.errors import (
+    AlreadyDecided,
+    BadInput,
+    Forbidden,
+    NotApproved,
+    NotFound,
+    NotWaiting,
+)
 from langgraph_durable.runs import QuestionState
 from langgraph_durable.testing.fakes import FakeClock
+from langgraph_durable.tools import Approval, CallInfo, digest
 
 ASK = Rule("ask", tool="pay", name="payments")
 SMALL = {"argument": "cents", "at_most": 5000}
@@ -343,8 +352,6 @@ def test_all_questions_of_a_run_are_decided_together_and_each_has_its_own_approv
         return f"paid {cents}"
 
     async def agent(ctx: RunContext, _given: Any) -> Any:
-        import asyncio
-
         calls = [ctx.tool(f"pay:{i}", "pay", {"cents": 5}) for i in range(3)]
         return [str(one) for one in await asyncio.gather(*calls)]
 
@@ -356,8 +363,15 @@ def test_all_questions_of_a_run_are_decided_together_and_each_has_its_own_approv
     assert {step.approval_id for step in till.shop.journal.values()} == approvals
     assert succeeded(till.shop.work()) == ["paid 5"] * 3
     assert len(set(seen)) == 3
-    # what was approved under one key is no approval under another, nor a second time
-    assert {step.approval_id for step in till.shop.journal.values()} == approvals
+    # what was approved under one key is no approval under another
+    used = till.shop.journal["pay:0"].approval_id or ""
+    arguments, run_id = {"cents": 5}, till.shop.run_id
+    approval = Approval(used, "default", run_id, "pay:0", "local.pay", digest(arguments))
+    for key in ("pay:1", "pay:9"):
+        info = CallInfo(run_id, "default", "agent", key, approval=approval)
+        with pytest.raises(NotApproved, match=f"{used} was given for another step"):
+            asyncio.run(hub.call("pay", arguments, info))
+    assert len(seen) == 3
 
 
 # --- budgets ---------------------------------------------------------------------------
@@ -398,6 +412,10 @@ def test_a_budget_that_is_not_raised_ends_the_run_with_its_reason(till: Till) ->
     waits(till.shop.begin())
     error = failed(till.shop.reject())
     assert (error["reason"], error["type"]) == ("budget", "OverBudget")
+    till.shop.durable.retry(till.shop.run_id)
+    waits(till.shop.work())  # an operator's retry asks again
+    till.decide(Decision.respond("mei", 10))
+    assert succeeded(till.shop.work()) == ["hi", "hi", "hi"]
 
 
 def test_a_tenants_budget_counts_all_its_runs_and_one_answer_is_for_all(till: Till) -> None:
@@ -421,6 +439,7 @@ def test_a_tenants_budget_counts_all_its_runs_and_one_answer_is_for_all(till: Ti
     assert list(till.shop.journal) == ["say:0"]
 
 
+@pytest.mark.promise("S-78")
 @pytest.mark.promise("S-79")
 def test_agentscopes_confirmation_is_a_decision(till: Till) -> None:
     till.open(ASK)

@@ -37,6 +37,16 @@ def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, ob
                     os.killpg(child.pid, signal.SIGKILL)
 
 
+@pytest.mark.promise("S-82")
+@pytest.mark.promise("S-36")
+def test_the_five_verdicts_hold_with_real_processes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "supportpilot.verdicts", "--folder", str(tmp_path)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert told.returncode == 0, told.stdout + told.stderr
+    lines = told.stdout.splitlines()
+    assert [line[:9] for line in lines] == [f"{n}. holds:" for n in range(1, 6)]
+
+
 @pytest.mark.promise("S-32")
 @pytest.mark.promise("S-37")
 def test_a_ticket_is_approved_over_http_by_the_printed_keys(
