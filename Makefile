@@ -29,7 +29,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/lint-imports --no-cache
 
 unit: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 bench: $(VENV)/bench.stamp  ## speed beside the peers, under 15 minutes (QUICK=1: under 3)
 	$(BIN)/python -m benchmarks $(if $(QUICK),--plan quick,--profile --page)
