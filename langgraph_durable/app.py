@@ -219,6 +219,17 @@ class Durable:
         """Return savers for graph mode; each worker opens and closes its own."""
         return Savers.for_url(self.url, types=self.types)
 
+    def purge(self, older_than_seconds: float, *, tenant: str | None = None) -> int:
+        """Forget finished runs that ended longer ago, with journal, questions, events, messages
+        and LangGraph's checkpoints of threads that no run names any more; returns how many.
+
+        Raises:
+            BadInput: the age is negative.
+        """
+        if not older_than_seconds >= 0:
+            raise BadInput(f"older_than_seconds is 0 or more, not {older_than_seconds!r}")
+        return self.store.purge(older_than_seconds, tenant)
+
     def check_adrs(self, root: Path | str = ".") -> Mapping[str, str]:
         """Return what is wrong with the agents' ADRs, by "name version"; empty if nothing is."""
         found = {}

@@ -23,6 +23,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from langgraph_durable import lint
 from langgraph_durable import up as embedded
 from langgraph_durable.app import Durable
 from langgraph_durable.errors import BadInput, Conflict, DurableError, NotFound, StoreError
@@ -98,29 +99,33 @@ def load(path: str) -> Durable:
     Raises:
         BadInput: there is none.
     """
+    found = _imported(path)
+    if not isinstance(found, Durable):
+        module_name, _, name = path.partition(":")
+        raise BadInput(f"--app {path}: {module_name} has no Durable called {name!r}")
+    return found
+
+
+def _imported(path: str) -> object:
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:
-        raise BadInput(
-            f"--app is package.module:name, such as supportpilot.app:durable, not {path!r}"
-        )
+        raise BadInput(f"say package.module:name, such as supportpilot.app:durable, not {path!r}")
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise BadInput(
-            f"--app {path}: {error}. Run it where the package can be imported."
-        ) from error
+        raise BadInput(f"{path}: {error}. Run it where the package can be imported.") from error
     except DurableError:
         raise
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise BadInput(
-            f"--app {path}: {module_name} can't be imported: {type(error).__name__}: {error} "
+            f"{path}: {module_name} can't be imported: {type(error).__name__}: {error} "
             f"({at.filename}, line {at.lineno})"
         ) from error
     found = getattr(module, name, None)
-    if not isinstance(found, Durable):
-        raise BadInput(f"--app {path}: {module_name} has no Durable called {name!r}")
+    if found is None:
+        raise BadInput(f"{path}: {module_name} has nothing called {name!r}")
     return found
 
 
@@ -423,6 +428,55 @@ def doctor(app_path: AppOption = None, db: DbOption = None, as_json: JsonOption 
         _print_table(("what", "run", "details"), [[c.kind, c.run_id, c.what] for c in found])
     if found:
         raise typer.Exit(1)
+
+
+@app.command()
+def purge(
+    older_than_days: Annotated[float, typer.Option(min=0, help="Keep runs that ended later.")],
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Forget finished runs with all that belongs to them; parked and running ones stay."""
+    count = _open(app_path, db).purge(older_than_days * 86_400, tenant=tenant)
+    out.print(f"{count} runs purged")
+
+
+@app.command("lint")
+def lint_command(
+    target: Annotated[str, typer.Argument(help="package.module:name of a graph or a Durable.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Name the lines of nodes that would differ on replay; exit with 1 if there are any."""
+    found = [f for graph in _graphs(target).values() for f in lint.check(graph)]
+    if as_json:
+        _print_json(found)
+    else:
+        for finding in found:
+            out.print(str(finding), markup=False, highlight=False, soft_wrap=True)
+        out.print(f"{len(found)} lines to change" if found else "nothing to change")
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command("migrate-report")
+def migrate_report(
+    target: Annotated[str, typer.Argument(help="package.module:name of a graph or a Durable.")],
+    adr: Annotated[bool, typer.Option("--adr", help="Print a draft of the ADR instead.")] = False,
+) -> None:
+    """Say, node by node, what must change to go from graph mode to steps mode."""
+    for name, graph in _graphs(target).items():
+        report = lint.migration_report(graph, name)
+        text = report.adr() if adr else "\n".join([f"{name}:", *report.lines()])
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _graphs(target: str) -> Mapping[str, object]:
+    """Return what `package.module:name` names, or the agents of a Durable by name."""
+    found = _imported(target)
+    if not isinstance(found, Durable):
+        return {target.rpartition(":")[2]: found}
+    return {f"{a.name} {a.version}": a.graph or a.function for a in found.agents}
 
 
 @app.command()

@@ -10,11 +10,22 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol
+from urllib.parse import quote
 
 from langgraph_durable.errors import BadInput
 
 MAX_NAME_CHARACTERS = 200
 DEFAULT_ROLE = "supervisor"  # who decides where no rule names a role
+
+
+def thread_name(tenant: str, agent: str, thread: str) -> str:
+    """Return a thread's id in LangGraph's tables.
+
+    It names tenant and agent, so that a thread id that belongs to another tenant, or to
+    another graph, is simply another thread. A slash in a name is escaped: otherwise thread
+    "c/d" of agent "b" would be thread "d" of agent "c" of a tenant called "a/b".
+    """
+    return "/".join(quote(name, safe=" :") for name in (tenant, agent, thread))
 
 
 def check_name(what: str, value: object) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.constants import START
@@ -37,7 +36,7 @@ from langgraph_durable.modes.interrupts import (
 )
 from langgraph_durable.modes.nodes import missing_node
 from langgraph_durable.modes.values import context_for, settled_input
-from langgraph_durable.runs import Question
+from langgraph_durable.runs import Question, thread_name
 from langgraph_durable.values import fingerprint
 
 
@@ -62,13 +61,8 @@ async def run(
 
 
 def thread_id(ctx: RunContext) -> str:
-    """Return the thread's id in LangGraph's tables.
-
-    It names tenant and agent, so that a thread id that belongs to another tenant, or to
-    another graph, is simply another thread. A slash in a name is escaped: otherwise thread
-    "c/d" of agent "b" would be thread "d" of agent "c" of a tenant called "a/b".
-    """
-    return "/".join(quote(name, safe=" :") for name in (ctx.tenant, ctx.agent, ctx.thread))
+    """Return the thread's id in LangGraph's tables."""
+    return thread_name(ctx.tenant, ctx.agent, ctx.thread)
 
 
 class _Passage:

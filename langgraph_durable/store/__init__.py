@@ -65,6 +65,7 @@ from langgraph_durable.store import (
     outbox,
     questions,
     queue,
+    retention,
     rows,
     rules,
     schema,
@@ -900,6 +901,17 @@ class RunStore:
             NotFound: no such key for this tenant.
         """
         return self._run(lambda tx: keys.revoke(tx, self._time, key_id, tenant, by))
+
+    def purge(self, older_than_seconds: float, tenant: str | None = None) -> int:
+        """Forget finished runs that are older than that, and all that belongs to them.
+
+        Returns how many. Parked and running ones stay, however old they are.
+        """
+        before = self.earlier(older_than_seconds)
+        count = 0
+        while gone := self._run(lambda tx: retention.purge(tx, before, tenant)):
+            count += len(gone)
+        return count
 
     # --- the audit ---------------------------------------------------------------------
 

@@ -1,44 +1,44 @@
-"""Forget finished runs: all that belongs to one goes together, and never a live run's."""
+"""Forget finished runs: all that belongs to one goes in one transaction, and never a live run's.
+
+LangGraph's checkpoints are the memory of a conversation, so a thread's go when no run of
+this store names it any more. They are deleted here, and not by LangGraph's savers, because
+they must go together with the run or not at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from langgraph_durable.runs import FINAL
-from langgraph_durable.store.schema import approvals, events, outbox, questions, runs, steps
+from langgraph_durable.runs import FINAL, thread_name
+from langgraph_durable.store.schema import events, outbox, questions, runs, steps
 
 #: Tables that hold a run's rows, by their column `run_id`.
-BELONGING: Sequence[sa.Table] = (steps, questions, approvals, events, outbox)
-
-
-@dataclass(frozen=True, slots=True)
-class Purged:
-    """A run that is gone, and the LangGraph thread that no run of this store names any more."""
-
-    run_id: str
-    tenant: str
-    agent: str
-    thread: str
-    mode: str
-    thread_is_free: bool
+BELONGING: Sequence[sa.Table] = (steps, questions, events, outbox)
+#: LangGraph's own tables, on either database; those that aren't there are passed over.
+CHECKPOINTS = ("checkpoints", "writes", "checkpoint_writes", "checkpoint_blobs")
 
 
 def purge(
     tx: sa.Connection, before: datetime, tenant: str | None = None, limit: int = 500
-) -> list[Purged]:
-    """Delete runs that ended before a time, with their steps, questions and events.
+) -> list[str]:
+    """Delete runs that ended before a time, with all that belongs to them; returns their ids.
 
-    The status is checked in the same statement that deletes the run: one that an operator
-    retries at this instant is either purged before or kept whole.
+    A run whose messages are still to be delivered stays. The status is checked in the
+    statement that deletes: a run that an operator retries at this instant is either purged
+    before or kept whole.
     """
+    undelivered = sa.exists().where(outbox.c.run_id == runs.c.id, outbox.c.state == "pending")
     old = (
         sa.select(runs.c.id)
-        .where(runs.c.finished_at < before, runs.c.status.in_([s.value for s in FINAL]))
+        .where(
+            runs.c.finished_at < before,
+            runs.c.status.in_([status.value for status in FINAL]),
+            sa.not_(undelivered.correlate(runs)),
+        )
         .order_by(runs.c.finished_at)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -53,14 +53,22 @@ def purge(
     ids = [row.id for row in gone]
     for table in BELONGING:
         tx.execute(sa.delete(table).where(table.c.run_id.in_(ids)))
-    return [_purged(tx, row) for row in gone]
+    _forget_threads(tx, (row for row in gone if row.mode == "graph"))
+    return ids
 
 
-def _purged(tx: sa.Connection, row: Any) -> Purged:
-    """A thread's checkpoints are the memory of a conversation: kept while any run names it."""
-    still = tx.execute(
-        sa.select(runs.c.id)
-        .where(runs.c.tenant == row.tenant, runs.c.agent == row.agent, runs.c.thread == row.thread)
-        .limit(1)
-    ).first()
-    return Purged(row.id, row.tenant, row.agent, row.thread, row.mode, still is None)
+def _forget_threads(tx: sa.Connection, gone: Iterable[Any]) -> None:
+    threads = {(row.tenant, row.agent, row.thread) for row in gone}
+    free = [thread_name(*thread) for thread in threads if not _is_named(tx, *thread)]
+    inspector = sa.inspect(tx)
+    for name in CHECKPOINTS if free else ():
+        if inspector.has_table(name):
+            table = sa.table(name, sa.column("thread_id"))
+            tx.execute(sa.delete(table).where(table.c.thread_id.in_(free)))
+
+
+def _is_named(tx: sa.Connection, tenant: str, agent: str, thread: str) -> bool:
+    named = sa.select(runs.c.id).where(
+        runs.c.tenant == tenant, runs.c.agent == agent, runs.c.thread == thread
+    )
+    return tx.execute(named.limit(1)).first() is not None
