@@ -185,6 +185,8 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
         approval_id=call.approval_id,
     )
     retry = call.retry or ctx.services.retry
+    if retry.attempts == 1:
+        return await _one_try(ctx, call, replace(step, attempts=tries + 1), answers=True)
     trying = AsyncRetrying(
         stop=stop_after_attempt(retry.attempts),
         wait=wait_random_exponential(

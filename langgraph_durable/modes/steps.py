@@ -99,9 +99,6 @@ class _Passage:
                 result = await self._invoke(given)
             except GraphDrained:
                 return Ending(drained=True)
-            # a ToolNode leaves its other sync calls running when one asks: what they still ask
-            # in this round is not to be taken for a question of the next one
-            await self.ctx.state.land()
             swallowed = unsurfaced(self.watch, result.interrupts)
             if swallowed:
                 raise QuestionSwallowed(swallowed[0].path)

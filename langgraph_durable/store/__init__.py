@@ -109,6 +109,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 20.0
 SHORT_SECONDS = 1.0  # for what a worker does again and again by itself, and must be able to leave
+MAX_CLAIMS = 64  # statements kept; one a worker and what it serves
 CLAIM_TRIES = 10  # collisions on a thread in a row; after them the worker polls
 
 
@@ -170,6 +171,7 @@ class RunStore:
         self.notifies = False  # whether notices are written: somebody is to be told
         self.codec = Codec(types or Types())
         self._time = Timeline(engine.dialect.name, clock)
+        self._claims: dict[object, sa.UpdateBase] = {}
 
     # --- transactions ------------------------------------------------------------------
 
@@ -308,7 +310,7 @@ class RunStore:
     def _claim(
         self, tx: sa.Connection, worker: str, lease_seconds: float, served: Served
     ) -> Claim | _Dead | None:
-        row = queue.claim(tx, self._time, worker, lease_seconds, served)
+        row = tx.execute(self._claiming(worker, lease_seconds, served)).one_or_none()
         if row is None:
             return None
         lease = Lease(row.id, row.epoch, worker)
@@ -330,6 +332,15 @@ class RunStore:
             self._fail(tx, lease, row.tenant, error, Replayed())
             return _Dead()
         return Claim(rows.run(row, self.codec), lease, row.asked, bool(row.has_rules))
+
+    def _claiming(self, worker: str, lease_seconds: float, served: Served) -> sa.UpdateBase:
+        """A worker claims by one statement again and again: it is built once."""
+        known = (worker, lease_seconds, served.key)
+        if known not in self._claims:
+            if len(self._claims) >= MAX_CLAIMS:
+                self._claims.clear()
+            self._claims[known] = queue.claiming(self._time, worker, lease_seconds, served)
+        return self._claims[known]
 
     def load(self, lease: Lease, *, asked: bool = True, rules_of: str | None = None) -> Journaled:
         """Return a run's whole journal (one query) and, if it ever asked, its questions.
@@ -521,8 +532,9 @@ class RunStore:
         spared: Replayed,
         data: Mapping[str, Any] | None = None,
     ) -> Status:
-        queue.move(tx, lease, status, **end, **queue.saved(spared))
-        questions.close_all(tx, self._time, lease.run_id)
+        row = queue.move(tx, lease, status, **end, **queue.saved(spared))
+        if row.asked:
+            questions.close_all(tx, self._time, lease.run_id)
         said = {"replayed": spared.steps, **(data or {})}
         events.append(
             tx, self._time, lease.run_id, tenant, f"run_{status.value}", lease.worker, said

@@ -60,6 +60,12 @@ class Served:
     live_seconds: float = 60.0
     last_chances: bool = True
 
+    @property
+    def key(self) -> object:
+        """What tells two of them apart, to keep the statement of each."""
+        agents = tuple(sorted(self.agents))
+        return (agents, self.adopts, self.live_seconds, self.last_chances)
+
 
 # --- submit ----------------------------------------------------------------------------
 
@@ -149,18 +155,16 @@ def _same_key(tx: sa.Connection, new: NewRun) -> bool:
 # --- claim -----------------------------------------------------------------------------
 
 
-def claim(
-    tx: sa.Connection, time: Timeline, worker: str, lease_seconds: float, served: Served
-) -> sa.Row[Any] | None:
-    """Take one run, in one statement: a run whose lease is over, else the next queued one.
+def claiming(time: Timeline, worker: str, lease_seconds: float, served: Served) -> sa.UpdateBase:
+    """Return the statement that takes one run: one whose lease is over, else the next queued.
 
-    The epoch grows with every claim. Taking over a dead worker's run counts an attempt,
-    unless that worker had made progress; a hand-over or an approval costs none. Returns
-    None when there is nothing to do.
+    It is the same for every claim of a worker, so it is built once: building it costs more
+    than running it. The epoch grows with every claim. Taking over a dead worker's run counts
+    an attempt, unless that worker had made progress; a hand-over or an approval costs none.
+    It returns no row when there is nothing to do.
 
-    Raises:
-        IntegrityError: another run of the thread was claimed at the same instant (the
-            unique index `runs_hold_thread` decides); the caller tries the next candidate.
+    When another run of the thread is claimed at the same instant, the unique index
+    `runs_hold_thread` decides (IntegrityError), and the caller tries the next candidate.
     """
     over = _candidates(time, served).where(
         among(runs.c.status, *OWNED), runs.c.lease_until < time.now()
@@ -178,7 +182,7 @@ def claim(
     # in words: what SQLite returns has no table before a column's name, and rules have a tenant
     tenant: sa.ColumnElement[str] = sa.literal_column("runs.tenant")
     died = sa.case((progressed(), 1), else_=runs.c.attempts + 1)
-    statement = (
+    return (
         sa.update(runs)
         .where(runs.c.id == taken)
         .values(
@@ -198,7 +202,6 @@ def claim(
         # a rule is asked for with the journal only where there is one
         .returning(*runs.c, rules.any_live(time, tenant).label("has_rules"))
     )
-    return tx.execute(statement).one_or_none()
 
 
 def progressed() -> sa.ColumnElement[bool]:

@@ -127,8 +127,8 @@ def _compiled(time: Timeline, lease_seconds: float) -> sa.TextClause:
             )
         )
         return statement.bindparams(
-            sa.bindparam("until_", until.value, type_=UtcTime()),
-            sa.bindparam("now_", now.value, type_=UtcTime()),
+            sa.bindparam("until_", until.effective_value, type_=UtcTime()),
+            sa.bindparam("now_", now.effective_value, type_=UtcTime()),
         )
     server = _POSTGRES.replace(
         ":until_", "clock_timestamp() + make_interval(secs => :lease_seconds)"
@@ -143,7 +143,9 @@ def _append_sqlite(
     now = time.now()
     statement = sa.text(_SQLITE).bindparams(
         sa.bindparam(
-            "now_", now.value if isinstance(now, sa.BindParameter) else None, type_=UtcTime()
+            "now_",
+            now.effective_value if isinstance(now, sa.BindParameter) else None,
+            type_=UtcTime(),
         )
     )
     written = set()

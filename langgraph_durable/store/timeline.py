@@ -32,7 +32,7 @@ class Timeline:
         """Return the time as an expression."""
         if self._server:
             return sa.func.statement_timestamp(type_=UtcTime())
-        return sa.bindparam(None, self._clock.now(), type_=UtcTime(), unique=True)
+        return self._asked(timedelta())
 
     def later(self, seconds: float) -> sa.ColumnElement[Any]:
         """Return the time `seconds` from now as an expression; at most a century away."""
@@ -40,5 +40,11 @@ class Timeline:
         if self._server:
             span = sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
             return sa.type_coerce(sa.func.statement_timestamp() + span, UtcTime())
-        value = self._clock.now() + timedelta(seconds=seconds)
-        return sa.bindparam(None, value, type_=UtcTime(), unique=True)
+        return self._asked(timedelta(seconds=seconds))
+
+    def _asked(self, away: timedelta) -> sa.BindParameter[Any]:
+        """The clock is asked at each execution, so that a statement can be built once."""
+        clock = self._clock
+        return sa.bindparam(
+            None, callable_=lambda: clock.now() + away, type_=UtcTime(), unique=True
+        )

@@ -18,7 +18,7 @@ from langgraph_durable.errors import DurableError, PassEnded, StoreError, Unknow
 from langgraph_durable.journal import JournalWriter, RunJournal
 from langgraph_durable.modes import Passage, drive, failure
 from langgraph_durable.runs import Broke, Outcome, Retried, Retry, Status
-from langgraph_durable.store import Claim, RunStore, Served, Wakeups
+from langgraph_durable.store import Claim, Journaled, RunStore, Served, Wakeups
 from langgraph_durable.worker.services import services_of
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,10 @@ class Engine:
         if claim is None:
             return None
         tenant = claim.run.tenant if claim.has_rules else None
-        start = store.load(claim.lease, asked=claim.asked > 0, rules_of=tenant)
+        if claim.run.epoch == 1 and tenant is None:
+            start = Journaled([], [], [])  # nobody had it before: there is nothing to load
+        else:
+            start = store.load(claim.lease, asked=claim.asked > 0, rules_of=tenant)
         limit = claim.run.deadline_seconds
         journal = self._writer.follow(claim.lease, start, limit, self._loop)
         return Taken(claim, journal, services_of(self._durable, claim.run, start.rules))
