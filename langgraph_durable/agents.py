@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
+from typing_extensions import is_typeddict
 
 from langgraph_durable.errors import BadInput
 from langgraph_durable.runs import Budget, Mode, Retry
@@ -104,6 +105,23 @@ def _fits_steps(name: str, graph: Pregel[Any, Any, Any, Any]) -> None:
         raise BadInput(
             f"agent {name!r}: interrupt_before and interrupt_after need a checkpointer. Use "
             "ctx.ask or interrupt() in the node, or register it with mode='graph'."
+        )
+
+
+def check_input(agent: Agent, given: Any) -> None:
+    """Refuse an input that the graph could not start from, whoever runs it.
+
+    Raises:
+        BadInput: a graph takes a state, and this is none.
+    """
+    builder = getattr(agent.graph, "builder", None)
+    schema = getattr(builder, "input_schema", None)
+    if builder is None or (given is not None and not is_typeddict(schema)):
+        return
+    if given is None or not isinstance(given, Mapping):
+        raise BadInput(
+            f"input of agent {agent.name!r}: its graph starts from a state, a dict with the fields "
+            f"of {getattr(schema, '__name__', 'its schema')}, not from {type(given).__name__}"
         )
 
 

@@ -305,6 +305,7 @@ class Durable:
         if max_attempts is not None and not 1 <= max_attempts <= 1_000:
             raise BadInput(f"max_attempts is 1 to 1,000, not {max_attempts}")
         run_id = str(self.services.chance.uuid())
+        agents.check_input(known, input)
         text = encode(
             input, types=self.types, where=f"input of agent {agent!r}", limit_bytes=MAX_INPUT_BYTES
         )
@@ -647,6 +648,10 @@ def _validate(question: Question, value: Any) -> None:
         return
     try:
         jsonschema.validate(value, dict(question.schema))
+    except jsonschema.SchemaError as error:
+        raise BadInput(
+            f"question {question.id}: its own schema is wrong: {error.message}"
+        ) from error
     except jsonschema.ValidationError as error:
         where = "/".join(str(part) for part in error.absolute_path) or "the value"
         raise BadInput(

@@ -66,7 +66,8 @@ app.add_typer(keys_app, name="keys")
 
 WATCH_SECONDS = 0.2
 
-out = Console()
+# in a pipe a line is a line: nothing is wrapped to a terminal's width
+out = Console(width=None if sys.stdout.isatty() else 1_000)
 err = Console(stderr=True)
 
 EXIT_CODES: Mapping[type[DurableError], int] = {NotFound: 3, Conflict: 4, StoreError: 5}
@@ -99,33 +100,37 @@ def load(path: str) -> Durable:
     Raises:
         BadInput: there is none.
     """
-    found = _imported(path)
+    found = _imported(path, "--app ")
     if not isinstance(found, Durable):
         module_name, _, name = path.partition(":")
         raise BadInput(f"--app {path}: {module_name} has no Durable called {name!r}")
     return found
 
 
-def _imported(path: str) -> object:
+def _imported(path: str, option: str = "") -> object:
     module_name, colon, name = path.partition(":")
     if not colon or not module_name or not name:
-        raise BadInput(f"say package.module:name, such as supportpilot.app:durable, not {path!r}")
+        raise BadInput(
+            f"{option or 'say '}package.module:name, such as supportpilot.app:durable, not {path!r}"
+        )
     sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise BadInput(f"{path}: {error}. Run it where the package can be imported.") from error
+        raise BadInput(
+            f"{option}{path}: {error}. Run it where the package can be imported."
+        ) from error
     except DurableError:
         raise
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         raise BadInput(
-            f"{path}: {module_name} can't be imported: {type(error).__name__}: {error} "
+            f"{option}{path}: {module_name} can't be imported: {type(error).__name__}: {error} "
             f"({at.filename}, line {at.lineno})"
         ) from error
     found = getattr(module, name, None)
     if found is None:
-        raise BadInput(f"{path}: {module_name} has nothing called {name!r}")
+        raise BadInput(f"{option}{path}: {module_name} has nothing called {name!r}")
     return found
 
 

@@ -10,6 +10,7 @@
     ├── BadKey                   no live API key has this secret
     ├── MissingPepper            keys are used, and no pepper is set
     ├── Forbidden                the caller's roles don't allow it
+    ├── NoSuchAgent              a claimed run's agent is on no live worker
     ├── NotFound                 no such run or question for this tenant
     ├── Conflict                 the thing exists, and its state refuses the request
     │   ├── IllegalMove          the run's status does not lead there
@@ -64,6 +65,17 @@ class UnknownAgent(BadInput):
         super().__init__(
             f"unknown agent {agent!r}. Registered here: {names}. "
             "Register it with durable.graph(...) or @durable.agent(...) before submitting."
+        )
+
+
+class NoSuchAgent(DurableError):
+    """A run was claimed, and no live worker has its agent."""
+
+    def __init__(self, agent: str, worker: str) -> None:
+        self.agent, self.worker = agent, worker
+        super().__init__(
+            f"no live worker has announced agent {agent!r}, and worker {worker}, which claimed the "
+            "run, doesn't have it either. Start a worker that has it, then retry the run."
         )
 
 

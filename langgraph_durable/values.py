@@ -170,6 +170,14 @@ def readable(value: Any, limit: int = 200) -> str:
     return text if len(text) <= limit else (text[: limit - 1] + "…" if limit > 0 else "")
 
 
+def message_of(error: BaseException) -> str:
+    """Return what an error says, fit for a plain column; never raises."""
+    try:
+        return clean_text(str(error))
+    except Exception:
+        return ""
+
+
 def clean_text(text: str) -> str:
     """Make a text fit for a plain column: NUL becomes ␀, a lone surrogate U+FFFD."""
     text = text.replace("\0", "\u2400")

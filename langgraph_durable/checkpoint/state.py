@@ -11,6 +11,7 @@ Text, on SQLite and PostgreSQL alike:
   models, dataclasses and `Send`. A value with a lone surrogate is stored in an escaped
   form under a type tag of its own, because UTF-8 has no surrogates. Inside any other
   object, such as a `SecretStr`, a lone surrogate becomes `?`.
+- A whole number over 64 bits, which msgpack doesn't have, is kept in that escaped form too.
 - In metadata, which only describes a checkpoint, NUL becomes U+2400, a lone surrogate
   U+FFFD, and a number that JSON doesn't have (NaN, infinity) null.
 """
@@ -36,6 +37,7 @@ from ..values import clean_text
 ESCAPED = "msgpack+surrogates"  # the type tag of an escaped value
 
 _MARK = "\x1b"
+_BIG = "i"  # behind the mark: a whole number over 64 bits
 _TO_ESCAPE = re.compile(f"[\ud800-\udfff{_MARK}]")
 _ESCAPE = re.compile(f"{_MARK}([0-9a-f]{{4}})")
 _NOT_IN_JSONB = re.compile("[\x00\ud800-\udfff]")
@@ -107,25 +109,31 @@ class StateSerializer(JsonPlusSerializer):
         return super().loads_typed(data)
 
 
-def _escape(text: str) -> str:
+def _escape(text: str | int) -> str | int:
+    if isinstance(text, int):  # one that msgpack doesn't have
+        return f"{_MARK}{_BIG}{text:x}"
     if _TO_ESCAPE.search(text) is None:
         return text
     return _TO_ESCAPE.sub(lambda found: f"{_MARK}{ord(found[0]):04x}", text)
 
 
-def _unescape(text: str) -> str:
-    if _MARK not in text:
+def _unescape(text: str | int) -> str | int:
+    if isinstance(text, int) or _MARK not in text:
         return text
+    if text.startswith(_MARK + _BIG):  # in an escaped text hexadecimal digits follow the mark
+        return int(text[len(_MARK + _BIG) :], 16)
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
 
 
-def rewrite(value: Any, text: Callable[[str], str]) -> Any:
-    """Return `value` with each string in it passed through `text`.
+def rewrite(value: Any, text: Callable[[str | int], str | int]) -> Any:
+    """Return `value` with each string in it, and each huge whole number, passed through `text`.
 
     What has nothing to change is returned itself, not a copy.
     """
     if isinstance(value, str):
         return value if isinstance(value, Enum) else text(value)
+    if type(value) is int:
+        return text(value) if value.bit_length() > 63 else value
     if isinstance(value, dict):
         pairs = [(rewrite(key, text), rewrite(item, text)) for key, item in value.items()]
         same = all(k is key and v is value[key] for (k, v), key in zip(pairs, value, strict=True))
@@ -141,7 +149,7 @@ def rewrite(value: Any, text: Callable[[str], str]) -> Any:
     return value
 
 
-def _rewrite_items(value: Any, text: Callable[[str], str]) -> Any:
+def _rewrite_items(value: Any, text: Callable[[str | int], str | int]) -> Any:
     items = [rewrite(item, text) for item in value]
     if all(new is old for new, old in zip(items, value, strict=True)):
         return value
@@ -149,7 +157,7 @@ def _rewrite_items(value: Any, text: Callable[[str], str]) -> Any:
     return make(items)
 
 
-def _rewrite_model(value: BaseModel, text: Callable[[str], str]) -> BaseModel:
+def _rewrite_model(value: BaseModel, text: Callable[[str | int], str | int]) -> BaseModel:
     kept = [name for name, field in type(value).model_fields.items() if not field.exclude]
     old = {name: value.__dict__[name] for name in kept if name in value.__dict__}
     old |= value.model_extra or {}
@@ -158,7 +166,9 @@ def _rewrite_model(value: BaseModel, text: Callable[[str], str]) -> BaseModel:
     return value.model_copy(update=changed) if changed else value
 
 
-def _rewrite_attributes(value: Any, names: list[str], text: Callable[[str], str]) -> Any:
+def _rewrite_attributes(
+    value: Any, names: list[str], text: Callable[[str | int], str | int]
+) -> Any:
     clone = None
     for name in names:
         old = getattr(value, name)

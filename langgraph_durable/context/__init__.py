@@ -27,7 +27,7 @@ from langgraph_durable.context.calls import Call, perform
 from langgraph_durable.context.emitting import Tells, message
 from langgraph_durable.context.pass_state import PassState
 from langgraph_durable.context.places import Here, Places, here
-from langgraph_durable.context.questioning import answered, put
+from langgraph_durable.context.questioning import answered, check_question, put
 from langgraph_durable.context.tooling import call_tool
 from langgraph_durable.errors import BadInput, DurableError, Parked, UnknownRoute
 from langgraph_durable.models import ModelRoutes, normalise, usage
@@ -43,7 +43,7 @@ from langgraph_durable.runs import (
     Step,
 )
 from langgraph_durable.tools import ToolHub
-from langgraph_durable.values import Types, fingerprint, readable
+from langgraph_durable.values import Types, encode, fingerprint, readable
 
 __all__ = [
     "Allowance",
@@ -154,6 +154,7 @@ class RunContext:
     def __post_init__(self) -> None:
         """Remember the loop, for `blocking`."""
         self.state.note = self.services.note
+        self.state.places.counts_visits = self.run.mode == "steps"
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
@@ -331,6 +332,8 @@ class RunContext:
         """
         if on_expiry not in ("fail", "reject", "default"):
             raise BadInput(f"on_expiry is 'fail', 'reject' or 'default', not {on_expiry!r}")
+        check_question(key, choices, schema)
+        encode(default, types=self.services.types, where=f"default of question {key!r}")
         wanted = Question(
             id="",
             key=key,

@@ -32,7 +32,7 @@ from langgraph_durable.errors import (
     ToolError,
 )
 from langgraph_durable.runs import Effect, Emitted, Retry, Step, StepKind, StepState
-from langgraph_durable.values import clean_text, decode, encode
+from langgraph_durable.values import clean_text, decode, encode, message_of
 
 if TYPE_CHECKING:
     from langgraph_durable.context import RunContext
@@ -64,7 +64,7 @@ class Call:
 
 async def perform(ctx: RunContext, call: Call) -> Any:
     """Answer a step from the journal, or make it and record it."""
-    at = begin(ctx, call.key)
+    at = await begin_alone(ctx, call.key)
     known = ctx.journal.recorded(call.key)
     if known is not None:
         check_same(ctx, call, known, at)
@@ -99,11 +99,21 @@ def _only_recorded(call: Call, value: Any) -> Call:
 async def fly(ctx: RunContext, key: str, work: Coroutine[Any, Any, Any]) -> Any:
     """See a step through; one that failed leaves its key free for another try in place."""
     try:
-        return await ctx.state.fly(work)
+        return await ctx.state.fly(work, key)
+    except asyncio.CancelledError:  # given up (`asyncio.wait_for`); it still lands by itself
+        ctx.state.release(key)
+        raise
     except Exception as error:
         if not isinstance(error, GraphBubbleUp):
             ctx.state.release(key)
         raise
+
+
+async def begin_alone(ctx: RunContext, key: str) -> Here:
+    """Begin when no earlier call under this key is in flight: it would be made twice at once."""
+    at = begin(ctx, key)
+    await ctx.state.landed(key)
+    return at
 
 
 def begin(ctx: RunContext, key: str) -> Here:
@@ -267,7 +277,7 @@ async def _record_failure(
     """
     if _may_have_happened(call, error):
         return
-    said = clean_text(f"{type(error).__name__}: {error}")[:2000]
+    said = f"{type(error).__name__}: {message_of(error)}"[:2000]
     await ctx.journal.record(replace(step, state=StepState.FAILED, error=said, seconds=seconds))
 
 

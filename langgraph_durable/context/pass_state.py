@@ -59,6 +59,7 @@ class PassState:
     _tell: list[Callable[[], None]] = field(default_factory=list)
     _used: dict[str, tuple[Here, int]] = field(default_factory=dict)
     _flying: set[asyncio.Task[Any]] = field(default_factory=set)
+    _latest: dict[str, asyncio.Task[Any]] = field(default_factory=dict)  # by key, in flight
     _threads: set[concurrent.futures.Future[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -196,7 +197,12 @@ class PassState:
         self.saved_steps += 1
         self.saved_tokens += tokens
 
-    async def fly(self, work: Coroutine[Any, Any, T]) -> T:
+    async def landed(self, key: str) -> None:
+        """Wait for an earlier call under this key: its node gave it up (a timeout, a retry)."""
+        while (earlier := self._latest.get(key)) is not None:
+            await asyncio.wait({earlier})
+
+    async def fly(self, work: Coroutine[Any, Any, T], key: str = "") -> T:
         """Run a call and its record to their end, even if the node that awaits them is cancelled.
 
         A sibling that fails cancels the other nodes of its superstep, and a plain ToolNode
@@ -205,11 +211,14 @@ class PassState:
         """
         task = asyncio.ensure_future(work)
         self._flying.add(task)
-        task.add_done_callback(self._landed)
+        self._latest[key] = task
+        task.add_done_callback(lambda task: self._landed(key, task))
         return await asyncio.shield(task)
 
-    def _landed(self, task: asyncio.Task[Any]) -> None:
+    def _landed(self, key: str, task: asyncio.Task[Any]) -> None:
         self._flying.discard(task)
+        if self._latest.get(key) is task:
+            del self._latest[key]
         _seen(task)  # the node that awaited it may be gone
 
     def carry(self, thread: concurrent.futures.Future[Any]) -> None:

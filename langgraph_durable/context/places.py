@@ -4,6 +4,10 @@ LangGraph's own ids (`checkpoint_ns`, task ids) are new on each fresh run, and i
 subgraph the node, step and path are the inner graph's. So a handler notes for every task
 that starts which node, step and path belong to its namespace; a nested place is then the
 chain of those, such as `sub@2/#1/in@1` (langgraph-facts §8).
+
+The number is the superstep in graph mode, where the checkpoint keeps it. In steps mode it
+says which visit of its node this is: a deploy that adds a node before shifts supersteps, and
+must not shift the keys that are made of places.
 """
 
 from __future__ import annotations
@@ -53,6 +57,8 @@ class Places(BaseCallbackHandler):
         self._tries: dict[str, list[int]] = {}  # how many when each try of it began
         self._names: dict[str, str] = {}
         self._graphs: dict[UUID, int] = {}
+        self._visits: dict[tuple[str, str], list[object]] = {}  # (caller, node) -> supersteps
+        self.counts_visits = False  # steps mode: name a task by its node's visits
         self.counts_graphs = False  # a plain function may call several: each has its number
 
     def on_chain_start(
@@ -110,7 +116,18 @@ class Places(BaseCallbackHandler):
         """Note the task that this metadata is about, unless it is known."""
         namespace = metadata.get("langgraph_checkpoint_ns")
         if namespace is not None and namespace not in self._names:
-            self._names[namespace] = before + _named(metadata)
+            self._names[namespace] = before + self._named(namespace, before, metadata)
+
+    def _named(self, namespace: str, before: str, metadata: Mapping[str, Any]) -> str:
+        node, step = metadata.get("langgraph_node", "?"), metadata.get("langgraph_step", "?")
+        sent = _send_index(metadata.get("langgraph_path", ()))
+        if self.counts_visits:
+            caller = namespace.rpartition(_SEPARATOR)[0]
+            visits = self._visits.setdefault((caller, f"{before}{node}{sent}"), [])
+            if step not in visits:
+                visits.append(step)
+            step = visits.index(step) + 1
+        return f"{node}@{step}{sent}"
 
     def forget_tries(self) -> None:
         """Begin another round: LangGraph counts the calls of a task anew."""
@@ -142,12 +159,6 @@ class Places(BaseCallbackHandler):
 def is_within(namespace: str, outer: str) -> bool:
     """Whether a task is another one, or was called by it; everything is within the outside."""
     return not outer or namespace == outer or namespace.startswith(outer + _SEPARATOR)
-
-
-def _named(metadata: Mapping[str, Any]) -> str:
-    node, step = metadata.get("langgraph_node", "?"), metadata.get("langgraph_step", "?")
-    sent = _send_index(metadata.get("langgraph_path", ()))
-    return f"{node}@{step}{sent}"
 
 
 def _send_index(path: Sequence[Any]) -> str:

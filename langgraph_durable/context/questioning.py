@@ -6,12 +6,15 @@ the run's new status, when every step in flight has been recorded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from langgraph_durable.errors import Parked, QuestionExpired
-from langgraph_durable.runs import Question, QuestionState, Refused, Step
+import jsonschema
+
+from langgraph_durable.errors import BadInput, Parked, QuestionExpired
+from langgraph_durable.runs import Choice, Question, QuestionState, Refused, Step
 from langgraph_durable.values import fingerprint
 
 if TYPE_CHECKING:
@@ -65,6 +68,24 @@ def did_it_happen(
         )
     decision = question.decision
     return decision is None or decision.choice != "reject", decision.value if decision else None
+
+
+def check_question(key: str, choices: Any, schema: Mapping[str, Any] | None) -> None:
+    """Refuse a question that nobody could answer, before anybody sees it.
+
+    Raises:
+        BadInput: it allows no known choice, or its schema is no JSON schema.
+    """
+    if not choices or not set(choices) <= set(get_args(Choice)):
+        raise BadInput(f"question {key!r}: choices are of {get_args(Choice)}, not {choices!r}")
+    if schema is None:
+        return
+    try:
+        json.dumps(schema)
+        jsonschema.validators.validator_for(dict(schema)).check_schema(dict(schema))
+    except (jsonschema.SchemaError, TypeError, ValueError) as error:
+        said = getattr(error, "message", str(error))
+        raise BadInput(f"question {key!r}: its schema is no JSON schema: {said}") from error
 
 
 def answered(question: Question) -> Any:

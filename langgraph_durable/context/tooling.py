@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from langgraph_durable.context.allowances import check_allowances
 from langgraph_durable.context.calls import (
     Call,
-    begin,
+    begin_alone,
     check_same,
     fly,
     is_unsure,
@@ -65,7 +65,7 @@ async def call_tool(
     tells: Tells | None = None,
 ) -> Any:
     """Answer a tool step from the journal, or see it through: see `RunContext.tool`."""
-    at = begin(ctx, key)
+    at = await begin_alone(ctx, key)
     known = ctx.journal.recorded(key)
     asked = digest(arguments)
     request = readable(arguments)

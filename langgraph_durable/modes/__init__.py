@@ -7,6 +7,7 @@ timer, an error worth another attempt, a drain, the end.
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from langgraph_durable.errors import (
     BadInput,
     CodeChanged,
     DuplicateKey,
+    DurableError,
     LeaseLost,
     NonDeterminismError,
     OverBudget,
@@ -46,7 +48,7 @@ from langgraph_durable.runs import (
     Step,
     StepState,
 )
-from langgraph_durable.values import clean_text
+from langgraph_durable.values import message_of, readable
 
 __all__ = ["Ending", "Passage", "drive", "failure"]
 
@@ -86,11 +88,18 @@ async def drive(agent: Agent, ctx: RunContext, passage: Passage) -> Outcome:
         ending = await _run(agent, ctx, passage)
     except (Exception, SystemExit) as raised:  # sys.exit() ends the run, not the worker
         error = raised
+    except asyncio.CancelledError as raised:  # nobody cancelled us: the code awaited what was
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        error = DurableError("the agent's code awaited a task of its own that was cancelled")
+        error = error.with_traceback(raised.__traceback__)
+        error.__cause__ = raised
     finally:
         ctx.state.closed = True
         ctx.leave(token)
     await ctx.state.land()
-    return _outcome(ctx, ending, error, passage.questions)
+    return _outcome(ctx, ending, error, passage.questions, is_graph=agent.graph is not None)
 
 
 async def _run(agent: Agent, ctx: RunContext, passage: Passage) -> Ending:
@@ -109,6 +118,8 @@ def _outcome(
     ending: Ending | None,
     error: BaseException | None,
     past: Sequence[Question],
+    *,
+    is_graph: bool,
 ) -> Outcome:
     state = ctx.state
     if state.lost is not None:
@@ -134,20 +145,23 @@ def _outcome(
     untaken = _untaken(ctx, past)
     if untaken is not None:
         return Broke(failure(untaken_answer(ctx.agent, untaken)))
-    _note_unasked(ctx)
+    _note_unasked(ctx, is_graph=is_graph)
     return Done(ending.text(ctx))
 
 
-def _note_unasked(ctx: RunContext) -> None:
-    """Warn of steps that earlier passes recorded and that this one, to its end, did not ask for.
+def _note_unasked(ctx: RunContext, *, is_graph: bool) -> None:
+    """Warn of a graph that journaled nothing, and of steps that this pass did not ask for.
 
-    Code that took another way than before (by the clock, by chance, by what is outside of a
-    step). It is no proof: a call that failed then and not now leads another way as well. So
-    it is an event, and the run's end stands.
+    Earlier passes recorded them, and this one took another way to its end: by the clock, by
+    chance, by what is outside of a step. It is no proof: a call that failed then and not now
+    leads another way as well. So it is an event, and the run's end stands.
     """
     if ctx.run.mode != "steps":
         return
     recorded: Sequence[Step] = getattr(ctx.journal, "steps", tuple)()
+    if not recorded and is_graph:
+        why = "no node made a durable step: after a crash all of them would run again"
+        ctx.services.note("nothing_journaled", {"agent": ctx.agent, "message": why})
     keys = [
         step.key
         for step in recorded
@@ -176,9 +190,9 @@ def failure(error: BaseException, reason: str = "") -> Mapping[str, Any]:
     return {
         "type": type(error).__name__,
         "reason": reason or _reason(error),
-        "message": clean_text(str(error) or type(error).__name__)[:4000],
+        "message": (message_of(error) or type(error).__name__)[:4000],
         "where": own,
-        "key": getattr(error, "key", ""),
+        "key": readable(getattr(error, "key", "")),
     }
 
 

@@ -78,6 +78,7 @@ class Watch:
     put: list[Put] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)  # ids whose task asked again in this pass
     _slots: dict[LazyAtomicCounter, set[int]] = field(default_factory=dict)
+    _rounds: dict[LazyAtomicCounter, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def see(self, counter: LazyAtomicCounter, frame: FrameType) -> int:
@@ -101,6 +102,10 @@ class Watch:
                 if ids[slot] in self.known:
                     answers[slot] = self.known[ids[slot]].answer
                 return slot
+            if self._rounds.setdefault(counter, self.state.round) < self.state.round:
+                # A thread that an earlier round left behind (a plain ToolNode doesn't wait for
+                # its other calls when one asks): its task has run again since, and asks itself.
+                return len(answers)
             path = self.state.places.of(namespace)
             schema = _json_schema(local["response_schema"])
             id_ = interrupt_id(namespace, len(answers))
@@ -181,9 +186,20 @@ def question_of(put: Put, question_id: str) -> Question:
 
 
 def unsurfaced(watch: Watch, surfaced: Iterable[Interrupt]) -> list[Put]:
-    """Return the interrupts that were put but did not come out of the graph: swallowed."""
+    """Return the interrupts that were put but did not come out of the graph: swallowed.
+
+    Of graphs and tasks that a node runs at once, LangGraph lets out the first one that asks;
+    the others ask in their turn, when the node runs again. They are no longer among what was
+    put. (A node that swallowed a pause is not let end: `PassState` sees to it.)
+    """
     ids = {interrupt_.id for interrupt_ in surfaced}
+    waiting = {_node(put) for put in watch.put if put.id in ids}
+    watch.put[:] = [put for put in watch.put if put.id in ids or _node(put) not in waiting]
     return [put for put in watch.put if put.id not in ids]
+
+
+def _node(put: Put) -> str:
+    return put.path.partition("/")[0]
 
 
 def latest(questions: Sequence[Question]) -> dict[str, Question]:

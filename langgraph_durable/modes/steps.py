@@ -150,6 +150,8 @@ class _Passage:
     def _answers(self, interrupts: Iterable[Interrupt]) -> dict[str, Any]:
         answers = {}
         for interrupt_ in interrupts:
+            if interrupt_.id in answers:  # a node that awaits tasks shows theirs once more
+                continue
             put = self.watch.surfaced(interrupt_)
             question = put and self._answer(put)
             if put and question:

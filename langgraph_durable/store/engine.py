@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sqlite3
 import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,21 @@ def open_engine(url: str) -> sa.Engine:
             "the PostgreSQL driver is missing: pip install 'langgraph-durable[postgres]'"
         ) from error
     prepare(engine)
+    _forked.add(engine)
     return engine
+
+
+#: A child process must not speak on the connections that its parent has open.
+_forked: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_forked):
+        engine.dispose(close=False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _options(backend: str) -> dict[str, Any]:

@@ -14,7 +14,13 @@ from langgraph_durable.app import Durable
 from langgraph_durable.checkpoint import Savers
 from langgraph_durable.context import PassState, RunContext, Services
 from langgraph_durable.context.threads import Threads
-from langgraph_durable.errors import DurableError, PassEnded, StoreError, UnknownAgent
+from langgraph_durable.errors import (
+    DurableError,
+    NoSuchAgent,
+    PassEnded,
+    StoreError,
+    UnknownAgent,
+)
 from langgraph_durable.journal import JournalWriter, RunJournal
 from langgraph_durable.modes import Passage, drive, failure
 from langgraph_durable.runs import Broke, Outcome, Retried, Retry, Status
@@ -177,8 +183,8 @@ class Engine:
             return Broke({})  # the store settles a cancelling run as cancelled
         try:
             agent = self._durable.find(claim.run.agent, claim.run.version)
-        except UnknownAgent as error:
-            return Broke(failure(error))
+        except UnknownAgent:
+            return Broke(failure(NoSuchAgent(claim.run.agent, claim.lease.worker)))
         services = replace(taken.services, note=_noter(claim, state))
         ctx = RunContext(claim.run, claim.lease, journal, services, state)
         passage = Passage(list(journal.questions()), await self._open_savers(agent))
@@ -230,15 +236,19 @@ class Engine:
         agent = self._durable.find(claim.run.agent, claim.run.version) if self._has(claim) else None
         if state.notes:  # before the run is given up: then the audit takes no more from us
             await asyncio.to_thread(_write_notes, self._durable.store, claim, state)
-        settle = self._durable.store.settle
-        status = await asyncio.to_thread(
-            settle,
-            claim.lease,
-            outcome,
-            state.replayed,
-            agent.retry if agent else Retry(),
-            self._durable.services.chance.random(),
-        )
+        backoff = agent.retry if agent else Retry()
+
+        def settle(how: Outcome) -> Status:
+            chance = self._durable.services.chance.random()
+            return self._durable.store.settle(claim.lease, how, state.replayed, backoff, chance)
+
+        try:
+            status = await asyncio.to_thread(settle, outcome)
+        except (StoreError, PassEnded):
+            raise
+        except Exception as error:  # the database refuses what was said: no attempt cures it
+            log.exception("run %s: how it ended can't be stored", claim.run.id)
+            status = await asyncio.to_thread(settle, Broke(failure(error)))
         log.info("run %s is %s", claim.run.id, status.value)
 
     def _has(self, claim: Claim) -> bool:

@@ -541,7 +541,9 @@ async def test_questions_answers_and_sends_keep_their_text(
         assert (await state_of(graph, saver)).values["log"] == [text, text, text]
 
 
-@pytest.mark.parametrize("number", [1.5, -0.0, 1e22, math.inf, math.nan, 2**60, 0, True])
+@pytest.mark.parametrize(
+    "number", [1.5, -0.0, 1e22, math.inf, math.nan, 2**60, 2**64, -(2**70), 0, True]
+)
 async def test_numbers_come_back_as_they_were(runs: Runs, savers: Savers, number: Any) -> None:
     state = await passed_through(savers, runs.add(), {"number": number})
     back = state.values["number"]

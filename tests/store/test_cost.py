@@ -33,7 +33,7 @@ class Cost:
 PARKED_RUN = {
     #                              SQLite          PostgreSQL (which also notifies)
     "submit": (Cost(2, 1, 0), Cost(3, 1, 0)),
-    "first pass: sweep, claim, 3 steps, park": (Cost(22, 6, 2), Cost(18, 6, 2)),
+    "first pass: sweep, claim, 3 steps, park": (Cost(21, 6, 1), Cost(17, 6, 1)),
     "the person decides": (Cost(10, 1, 1), Cost(11, 1, 1)),
     "second pass: sweep, claim, intent, 2 steps, settle": (Cost(16, 6, 2), Cost(13, 6, 2)),
     "the client reads the result": (Cost(3, 0, 1), Cost(3, 0, 1)),

@@ -6,9 +6,9 @@ import threading
 import warnings
 from collections.abc import Iterator
 
-import processes
 import pytest
 import sqlalchemy as sa
+import store_processes as processes
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import processes
 import pytest
 import sqlalchemy as sa
+import store_processes as processes
 from desk import Desk, at_once, question, step
 from sqlalchemy.exc import DBAPIError
 
@@ -352,3 +353,17 @@ def test_four_worker_processes_and_a_reader_share_one_sqlite_file(
         assert {s.epoch for s in steps} == {1}
         assert desk.types(run) == ["run_submitted", "run_claimed", "run_succeeded"]
     assert "locked" not in caplog.text
+
+
+@pytest.mark.promise("S-01")
+def test_a_forked_child_does_not_speak_on_its_parents_connections(on_postgres: Desk):
+    store = RunStore(open_engine(on_postgres.url))
+    store.sweep()  # a connection is open, and in the pool
+    parents = store.engine.pool.checkedin()
+    child = os.fork()
+    if child == 0:
+        os._exit(store.engine.pool.checkedin())
+    assert parents == 1
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.sweep() == 0
+    store.engine.dispose()

@@ -472,3 +472,60 @@ def test_state_that_can_not_be_copied_works_with_native_questions(shop: Shop) ->
     output = succeeded(shop.answer("yes"))
     assert "lock" in str(output["notes"])
     assert "output_not_encodable" in shop.events
+
+
+def _asks() -> Any:
+    async def ask(state: Notes) -> Notes:
+        n = state["n"]
+        await current_run().once(f"before:{n}", Counted()(f"{n}"))
+        return {"notes": [interrupt({"n": n})]}
+
+    return chain(("ask", ask)).compile()
+
+
+@pytest.mark.promise("H-03")
+@pytest.mark.promise("H-04")
+def test_graphs_that_a_node_gathers_ask_one_after_the_other(shop: Shop, mode: str) -> None:
+    inner = _asks()
+
+    async def node(_state: Notes) -> Notes:
+        calls = [inner.ainvoke({"notes": [], "n": n}) for n in range(3)]
+        return {"notes": [result["notes"] for result in await asyncio.gather(*calls)]}
+
+    shop.deploy(chain(("node", node)), mode)
+    waits(shop.begin({"notes": []}))
+    run = shop.answer_all(lambda question: f"yes {question.payload['n']}")
+    assert succeeded(run)["notes"] == [["yes 0"], ["yes 1"], ["yes 2"]]
+    assert len(shop.durable.questions(run_id=shop.run_id, state=None)) == 3
+
+
+@pytest.mark.promise("H-03")
+def test_tasks_that_ask_at_once_below_a_node(shop: Shop, mode: str) -> None:
+    @task
+    async def ask(n: int) -> Any:
+        return interrupt({"n": n})
+
+    async def node(_state: Notes) -> Notes:
+        begun = [ask(n) for n in range(3)]
+        return {"notes": [await one for one in begun]}
+
+    shop.deploy(chain(("inner", chain(("node", node)).compile())), mode)
+    waits(shop.begin({"notes": []}))
+    run = shop.answer_all(lambda question: question.payload["n"])
+    assert succeeded(run)["notes"] == [0, 1, 2]
+
+
+@pytest.mark.promise("H-03")
+def test_an_entrypoint_that_asks_before_its_tasks_are_awaited(shop: Shop, mode: str) -> None:
+    @task
+    async def ask(n: int) -> Any:
+        return interrupt({"n": n})
+
+    @entrypoint()
+    async def flow(_given: Any) -> list[Any]:
+        begun = [ask(n) for n in range(2)]
+        return [interrupt({"n": "own"}), *[await one for one in begun]]
+
+    shop.deploy(flow, mode)
+    waits(shop.begin({}))
+    assert succeeded(shop.answer_all(lambda question: question.payload["n"])) == ["own", 0, 1]

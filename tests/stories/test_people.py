@@ -490,3 +490,62 @@ def test_agentscopes_other_input_is_an_edit_and_a_no_is_a_refusal(till: Till) ->
     first, second = succeeded(till.shop.work())
     assert first == "paid 3"
     assert second == str(Refused("", "mei"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"schema": {"type": "strin"}},
+        {"schema": {"type": object}},
+        {"choices": ("yes",)},
+        {"choices": ()},
+    ],
+)
+def test_a_question_that_nobody_could_answer_is_refused_where_it_is_put(
+    shop: Shop, wrong: dict[str, Any]
+) -> None:
+    async def agent(ctx: Any, _given: Any) -> Any:
+        return await ctx.ask("ask", "?", **wrong)
+
+    shop.deploy(agent)
+    assert failed(shop.begin({}))["type"] == "BadInput"
+
+
+def test_a_default_that_can_not_be_kept_is_refused_where_it_is_given(shop: Shop) -> None:
+    async def agent(ctx: Any, _given: Any) -> Any:
+        return await ctx.ask("ask", "?", on_expiry="default", default=object())
+
+    shop.deploy(agent)
+    assert failed(shop.begin({}))["type"] == "NotEncodable"
+
+
+class Odd(Exception):
+    key = b"bytes"
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def _odd(_ctx: Any, _given: Any) -> None:
+    raise Odd
+
+
+async def _awaits_cancelled(_ctx: Any, _given: Any) -> None:
+    one = asyncio.create_task(asyncio.sleep(9))
+    one.cancel()
+    await one
+
+
+async def _odd_role(ctx: Any, _given: Any) -> None:
+    await ctx.ask("ask", "?", role="\ud83d")
+
+
+@pytest.mark.promise("S-11")
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [(_odd, "Odd"), (_awaits_cancelled, "DurableError"), (_odd_role, "UnicodeEncodeError")],
+)
+def test_whatever_ends_a_run_can_be_stored(shop: Shop, agent: Any, said: str) -> None:
+    """Else it would stay with its worker till the lease is over, and end as a crash loop."""
+    shop.deploy(agent, agent={"max_attempts": 1})
+    assert failed(shop.begin({}))["type"] == said

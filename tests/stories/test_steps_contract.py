@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
+from langgraph.types import RetryPolicy
 from shop import Shop, failed, succeeded, waits
 
 from langgraph_durable import Decision, Effect, Retry, Rule, Status, ToolHub, Worker, current_run
@@ -580,3 +583,47 @@ def test_a_tool_error_reaches_the_code_each_time(shop: Shop, mode: str) -> None:
     shop.deploy(one_node(node), mode, tools=hub)
     waits(shop.begin({"notes": []}))
     assert succeeded(shop.answer("go"))["notes"] == ["no such invoice"]
+
+
+@pytest.mark.promise("S-08")
+@pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
+def test_a_node_that_is_tried_again_waits_for_its_call_in_flight(
+    shop: Shop, mode: str, effect: str
+) -> None:
+    hub, calls = ToolHub(), []
+
+    @hub.tool(effect=effect)
+    async def slow(cents: int, idempotency_key: str = "") -> int:
+        calls.append(cents)
+        await asyncio.sleep(0.3)
+        return len(calls)
+
+    async def node(_state: Notes) -> Notes:
+        return {"notes": [await current_run().tool("slow", "slow", {"cents": 1})]}
+
+    graph = StateGraph(Notes)
+    again = RetryPolicy(max_attempts=9, initial_interval=0.01, retry_on=lambda _: True)
+    graph.add_node("node", node, timeout=0.1, retry_policy=again)
+    graph.add_edge(START, "node")
+    shop.deploy(graph, mode, tools=hub)
+    assert succeeded(shop.begin({"notes": []}))["notes"] == [1]
+    assert calls == [1]
+
+
+@pytest.mark.promise("S-08")
+def test_a_call_that_was_given_up_is_waited_for_under_its_key(shop: Shop) -> None:
+    calls: list[int] = []
+
+    async def slow() -> int:
+        calls.append(1)
+        await asyncio.sleep(0.2)
+        return len(calls)
+
+    async def agent(ctx: Any, _given: Any) -> int:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ctx.once("slow", slow), 0.05)
+        value: int = await ctx.once("slow", slow)
+        return value
+
+    shop.deploy(agent)
+    assert succeeded(shop.begin({})) == 1

@@ -137,19 +137,14 @@ def test_numbers_travel_through_graph_state(any_shop: Shop) -> None:
 
     any_shop.deploy(
         node_graph(
-            lambda _: {"notes": [n for n in numbers if not _is_big(n)]},
+            lambda _: {"notes": numbers, "text": 2**70},  # PostgreSQL keeps a lone one elsewhere
             lambda _: {"notes": [interrupt("?")]},
             last,
         ),
         "graph",
     )
     waits(any_shop.begin({"notes": []}))
-    kept = [n for n in numbers if not _is_big(n)]
-    assert succeeded(any_shop.answer("x"))["text"] == repr([*kept, "x"])
-
-
-def _is_big(number: Any) -> bool:
-    return isinstance(number, int) and abs(number) > 2**64
+    assert succeeded(any_shop.answer("x"))["text"] == repr([*numbers, "x"])
 
 
 def test_a_payload_that_can_not_be_shown_is_refused_where_it_is_put(shop: Shop, mode: str) -> None:

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from langgraph_durable import Durable, Worker
 from langgraph_durable.web import create_app
-from tests.web.shop import shop
+from tests.web.web_shop import shop
 
 
 @dataclass

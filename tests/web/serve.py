@@ -8,7 +8,7 @@ import sys
 import uvicorn
 
 from langgraph_durable.web import create_app
-from tests.web.shop import shop
+from tests.web.web_shop import shop
 
 
 def main() -> None:

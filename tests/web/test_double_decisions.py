@@ -12,7 +12,7 @@ import pytest
 
 from langgraph_durable import Status
 from tests.web.conftest import Site
-from tests.web.processes import api_processes, killed_api
+from tests.web.web_processes import api_processes, killed_api
 
 ROUNDS = int(os.environ.get("LANGGRAPH_DURABLE_TEST_ROUNDS", "50"))
 

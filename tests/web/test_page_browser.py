@@ -13,7 +13,7 @@ import pytest
 from langgraph_durable import Decision
 from tests.web.browser import chromium, need_chromium
 from tests.web.conftest import Site
-from tests.web.processes import api_processes
+from tests.web.web_processes import api_processes
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 WAIT_SECONDS = 15

@@ -14,7 +14,7 @@ import pytest
 
 from langgraph_durable import Decision, Durable
 from tests.web.conftest import Site
-from tests.web.processes import api_processes
+from tests.web.web_processes import api_processes
 
 
 @dataclass

@@ -17,7 +17,7 @@ from langgraph_durable.store import RunStore, Served, open_engine
 def context() -> ForkServerContext:
     """Return where processes come from: a server that has imported the package once."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["processes", "langgraph_durable.store"])
+    made.set_forkserver_preload(["store_processes", "langgraph_durable.store"])
     return made
 
 
