@@ -37,6 +37,12 @@ _interrupted: ContextVar[PassState | None] = ContextVar(
 )
 
 
+#: The pass and the round that the flow that is running belongs to.
+_round: ContextVar[tuple[PassState, int] | None] = ContextVar(
+    "langgraph_durable_round", default=None
+)
+
+
 @dataclass(slots=True)
 class PassState:
     """One pass: from a claim to its outcome."""
@@ -84,6 +90,8 @@ class PassState:
         """
         if self.lost is not None:
             raise self.lost
+        if self.is_left_behind():
+            raise Parked("an earlier round left this call behind; its node has run again since")
         if _interrupted.get() is self:
             raise Parked("interrupt() was called, and has no answer yet")
         for namespace, why in self._unwinding.items():
@@ -106,9 +114,23 @@ class PassState:
         self._unanswered[namespace] = path
         _interrupted.set(self)
 
+    def begin_round(self) -> None:
+        """Mark what runs from here on as belonging to this round."""
+        _round.set((self, self.round))
+
+    def is_left_behind(self) -> bool:
+        """Whether the calling flow began in an earlier round.
+
+        A plain ToolNode doesn't wait for its other calls when one of them asks: they may come
+        to a step when their node runs again, in the next round, and makes the step itself.
+        """
+        begun = _round.get()
+        return begun is not None and begun[0] is self and begun[1] < self.round
+
     def next_round(self) -> None:
         """Begin another round: tasks that LangGraph interrupted run again, with an answer."""
         self.round += 1
+        self.begin_round()
         self._unanswered.clear()
         self.places.forget_tries()
 

@@ -113,6 +113,7 @@ class _Passage:
         So it is when the pause was lost on the way to LangGraph's store: the question was
         put and answered, and LangGraph asks it again under the same id.
         """
+        self.ctx.state.begin_round()
         while True:
             try:
                 result = await self._invoke(given)

@@ -78,7 +78,6 @@ class Watch:
     put: list[Put] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)  # ids whose task asked again in this pass
     _slots: dict[LazyAtomicCounter, set[int]] = field(default_factory=dict)
-    _rounds: dict[LazyAtomicCounter, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def see(self, counter: LazyAtomicCounter, frame: FrameType) -> int:
@@ -102,10 +101,8 @@ class Watch:
                 if ids[slot] in self.known:
                     answers[slot] = self.known[ids[slot]].answer
                 return slot
-            if self._rounds.setdefault(counter, self.state.round) < self.state.round:
-                # A thread that an earlier round left behind (a plain ToolNode doesn't wait for
-                # its other calls when one asks): its task has run again since, and asks itself.
-                return len(answers)
+            if self.state.is_left_behind():
+                return len(answers)  # its task has run again since, and asks itself
             path = self.state.places.of(namespace)
             schema = _json_schema(local["response_schema"])
             id_ = interrupt_id(namespace, len(answers))

@@ -92,6 +92,7 @@ class _Passage:
     async def go(self) -> Ending:
         """Run rounds until the graph ends or a question has no answer."""
         self._refuse_changed_code()
+        self.ctx.state.begin_round()
         given: Any = self.ctx.run.input
         while True:
             self.watch.put.clear()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import operator
+from collections.abc import Iterator
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -14,8 +16,16 @@ from shop import Shop, succeeded, waits
 
 from langgraph_durable import current_run
 
-# LangGraph leaves the futures of those that ask later to themselves
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+@pytest.fixture(autouse=True)
+def _forgotten_futures() -> Iterator[None]:
+    """Collect the futures that LangGraph leaves with the questions of those that ask later.
+
+    Collected while Python parses a module, they break it: asyncio logs them, and to show a
+    traceback Python parses again (CPython's issue 106905).
+    """
+    yield
+    gc.collect()
 
 
 class Notes(TypedDict, total=False):
