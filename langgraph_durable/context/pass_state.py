@@ -192,6 +192,11 @@ class PassState:
                 raise DuplicateKey(key, first.path, f"{at.path} again")
         self._used[key] = (at, self.round)
 
+    @property
+    def has_used_any(self) -> bool:
+        """Whether this pass asked for any step."""
+        return bool(self._used)
+
     def has_used(self, key: str) -> bool:
         """Whether a key was asked for in this pass."""
         return key in self._used

@@ -159,7 +159,7 @@ def _note_unasked(ctx: RunContext, *, is_graph: bool) -> None:
     if ctx.run.mode != "steps":
         return
     recorded: Sequence[Step] = getattr(ctx.journal, "steps", tuple)()
-    if not recorded and is_graph:
+    if is_graph and not ctx.state.has_used_any:
         why = "no node made a durable step: after a crash all of them would run again"
         ctx.services.note("nothing_journaled", {"agent": ctx.agent, "message": why})
     keys = [

@@ -117,7 +117,7 @@ def test_an_unknown_agent_fails_the_run_and_not_the_worker(town):
     run_id = town.submit("only.here")
     worker = town.worker()
     run = town.until(run_id, "failed")
-    assert run.error["type"] == "UnknownAgent"
+    assert run.error["type"] == "NoSuchAgent"
     assert "only.here" in run.error["message"]
     town.succeeded(town.submit("pay.steps"))
     assert worker.is_alive

@@ -167,14 +167,14 @@ def test_dead_before_anything_was_kept_and_the_input_given_again(
     log = []
     shop.deploy(story(log, {}), "graph")
     shop.submit(INPUT)
-    claim = shop.durable.store.load
+    savers = shop.durable.savers
 
     def dead(*_: Any, **__: Any) -> Any:
         raise Killed("at the claim")
 
-    monkeypatch.setattr(shop.durable.store, "load", dead)
+    monkeypatch.setattr(shop.durable, "savers", dead)
     work_until_killed(shop)
-    monkeypatch.setattr(shop.durable.store, "load", claim)
+    monkeypatch.setattr(shop.durable, "savers", savers)
     waits(shop.work())
     shop.answer("yes")
     told_once(shop, log, asks=1)

@@ -480,7 +480,7 @@ def test_a_key_in_scope_of_one_agent_knows_no_other(site: Site) -> None:
     decide = f"/v1/questions/{question_id}/decision"
     problem(narrow.post(decide, json={"choice": "approve"}), 404)
     problem(narrow.post("/v1/runs", json={"agent": "refund"}), 400)
-    assert narrow.post("/v1/runs", json={"agent": "ask"}).status_code == 201
+    assert narrow.post("/v1/runs", json={"agent": "ask", "input": {}}).status_code == 201
     wide = {"name": "wide", "roles": ["agent"]}
     problem(narrow.post("/v1/keys", json=wide), 403)
     problem(narrow.post("/v1/keys", json={**wide, "scopes": ["agent:refund"]}), 403)
