@@ -171,10 +171,6 @@ class _Reader(ast.NodeVisitor):
 
     # --- calls -------------------------------------------------------------------------
 
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Read a lambda as part of the function."""
-        self.generic_visit(node)
-
     def visit_Call(self, node: ast.Call) -> None:
         """Judge a call; what is handed to ctx.once is the inside of a step."""
         step = _step(node)
@@ -243,7 +239,7 @@ def _code(called: Any) -> str | None:
         return "uuid"
     if called is os.getenv:
         return "environment"
-    if called is os.urandom or getattr(called, "__module__", "") in ("secrets", secrets.__name__):
+    if called is os.urandom or getattr(called, "__module__", "") == secrets.__name__:
         return "random"
     if isinstance(owner, random.Random):
         return "random"
