@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from langgraph_durable import Decision, Durable, RunContext, ToolHub, Worker, cli
+from langgraph_durable import Decision, Durable, RunContext, ToolHub, Worker, __version__, cli
 
 
 class Result:
@@ -28,8 +29,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
     def command(*args: str) -> Result:
         monkeypatch.setattr(sys, "argv", ["langgraph-durable", *args])
-        monkeypatch.setattr(cli, "out", cli.Console(width=200))
-        monkeypatch.setattr(cli, "err", cli.Console(stderr=True, width=200))
+        monkeypatch.setattr(cli.printing, "out", Console(width=200))
+        monkeypatch.setattr(cli.printing, "err", Console(stderr=True, width=200))
         capsys.readouterr()
         try:
             cli.main()
@@ -433,3 +434,8 @@ def test_questions_are_listed_by_role_and_run(
     durable.delegate(_question(durable), by="mei", role="finance")
     assert found("--role", "finance") == 1
     assert found("--role", "supervisor") == 0
+
+
+def test_the_version_is_told(run: Any) -> None:
+    told = run("--version")
+    assert (told.code, told.out) == (0, f"langgraph-durable {__version__}\n")

@@ -1,0 +1,95 @@
+"""`langgraph-durable keys …`: who may call, for which tenant."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from langgraph_durable.cli.options import (
+    AppOption,
+    ByOption,
+    DbOption,
+    JsonOption,
+    TenantOption,
+    open_durable,
+)
+from langgraph_durable.cli.printing import at, complain, print_json, print_table, say
+from langgraph_durable.keys import ApiKey
+
+commands = typer.Typer(help="API keys: who may call, for which tenant.", no_args_is_help=True)
+
+
+@commands.command("create")
+def keys_create(
+    tenant: Annotated[str, typer.Option(help="Whose runs it sees.")],
+    name: Annotated[str, typer.Option(help="How the audit calls who uses it.")],
+    role: Annotated[
+        list[str],
+        typer.Option(help="agent, supervisor, operator or an approver's role; repeat it."),
+    ],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="agent:<name>, to limit it to that agent; repeat it.")
+    ] = None,
+    expires_in_days: Annotated[float | None, typer.Option(help="By default it doesn't.")] = None,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make an API key. Its secret is printed this once; only its digest is kept."""
+    issued = open_durable(app_path, db).keys.create(
+        tenant=tenant,
+        name=name,
+        roles=role,
+        scopes=scope or (),
+        expires_in_seconds=None if expires_in_days is None else expires_in_days * 86_400,
+        by="command line",
+    )
+    if as_json:
+        print_json({**_key_data(issued.key), "secret": issued.secret})
+        return
+    complain(f"key {issued.key.id} of tenant {tenant}; keep its secret, it is not shown again:")
+    sys.stdout.write(issued.secret + "\n")
+
+
+@commands.command("list")
+def keys_list(
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List keys, oldest first, revoked and expired ones too."""
+    found = [_key_data(key) for key in open_durable(app_path, db).keys.list(tenant)]
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("key", "tenant", "name", "roles", "scopes", "live", "created", "expires"),
+        [
+            [k["id"], k["tenant"], k["name"], ", ".join(k["roles"]), ", ".join(k["scopes"]) or "all",
+             "yes" if k["is_live"] else "no", at(k["created_at"]),
+             at(k["expires_at"]) if k["expires_at"] else "-"]
+            for k in found
+        ],
+    )  # fmt: skip
+
+
+@commands.command("revoke")
+def keys_revoke(
+    key_id: str,
+    by: ByOption = "command line",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """End a key at once."""
+    key = open_durable(app_path, db).keys.revoke(key_id, tenant=tenant, by=by)
+    say(f"key {key.id} ({key.name}) is revoked")
+
+
+def _key_data(key: ApiKey) -> dict[str, Any]:
+    data = dataclasses.asdict(key)
+    return {**data, "roles": sorted(key.roles), "scopes": sorted(key.scopes)}
