@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import settings
+
+# The same examples at every run; `--hypothesis-profile=long` looks for others, for minutes.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("long", max_examples=3_000, deadline=None, print_blob=True)
+settings.load_profile("fixed")
 
 
 @pytest.fixture(scope="session")

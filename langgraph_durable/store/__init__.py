@@ -467,7 +467,10 @@ class RunStore:
         spared = replayed or Replayed()
 
         def work(tx: sa.Connection) -> Status:
-            row = lock(tx, lease.run_id, None)
+            try:
+                row = lock(tx, lease.run_id, None)
+            except NotFound:  # another worker ended it, and it was purged since
+                raise LeaseLost(lease.run_id, lease.epoch) from None
             if row.epoch != lease.epoch:
                 raise LeaseLost(lease.run_id, lease.epoch)
             if row.worker is None:  # settled already, by this very claim

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from langgraph_durable.errors import DurableError, LeaseLost, StepConflict
 from langgraph_durable.runs import Lease, Question, Step, StepState, Usage
 from langgraph_durable.store import rows
-from langgraph_durable.store.schema import UtcTime, runs, steps
+from langgraph_durable.store.schema import OWNED, UtcTime, among, runs, steps
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text, readable
 
@@ -140,6 +140,7 @@ def _compiled(time: Timeline, lease_seconds: float) -> sa.TextClause:
 def _append_sqlite(
     tx: sa.Connection, time: Timeline, writes: Sequence[Write], lease_seconds: float
 ) -> set[tuple[str, str]]:
+    """One statement for the fence and the leases, as on PostgreSQL, then one for each step."""
     now = time.now()
     statement = sa.text(_SQLITE).bindparams(
         sa.bindparam(
@@ -148,19 +149,14 @@ def _append_sqlite(
             type_=UtcTime(),
         )
     )
-    written = set()
-    for write in writes:
-        found = tx.execute(statement, _row(write)).one_or_none()
-        if found is not None:
-            written.add((found.run_id, found.key))
-    extended = {run_id for run_id, _ in written}
-    if extended:
-        tx.execute(
-            sa.update(runs)
-            .where(runs.c.id.in_(extended))
-            .values(lease_until=time.later(lease_seconds))
-        )
-    return written
+    mine = {(write.lease.run_id, write.lease.epoch) for write in writes}
+    tx.execute(
+        sa.update(runs)
+        .where(sa.tuple_(runs.c.id, runs.c.epoch).in_(sorted(mine)), among(runs.c.status, *OWNED))
+        .values(lease_until=time.later(lease_seconds))
+    )
+    found = (tx.execute(statement, _row(write)).one_or_none() for write in writes)
+    return {(row.run_id, row.key) for row in found if row is not None}
 
 
 def _refusal(tx: sa.Connection, write: Write) -> DurableError | None:
