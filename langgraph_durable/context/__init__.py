@@ -283,6 +283,7 @@ class RunContext:
         *,
         request: Any = None,
         effect: Effect = Effect.READ,
+        probe: Callable[[], Any] | None = None,
         retry: Retry | None = None,
         timeout_seconds: float | None = None,
     ) -> Any:
@@ -290,12 +291,18 @@ class RunContext:
 
         `request`, if given, is what the call depends on: another one on replay is an
         error. A crash after the call and before its record makes the call again, unless
-        `effect` is ONCE: then the run parks and asks a person whether it happened.
+        `effect` is ONCE: then `probe` looks whether it happened and returns its result
+        (`Found(result)` if that may be None) or None for "it did not"; without a probe the
+        run parks and asks a person. Looking and then writing has a race: see the guide
+        "Tools".
 
         Raises:
+            BadInput: a probe is given for a call that may be repeated.
             NonDeterminismError: the key was recorded for another request.
             NotEncodable: the result can't be journaled.
         """
+        if probe is not None and Effect(effect) is not Effect.ONCE:
+            raise BadInput(f"step {key!r}: a probe is for effect='once'; others are made again")
         digest = ""
         if request is not None:
             digest = fingerprint(request, types=self.services.types, where=f"step {key!r}")
@@ -307,6 +314,7 @@ class RunContext:
             request="" if request is None else readable(request),
             make=call,
             effect=Effect(effect),
+            probe=probe,
             retry=retry,
             timeout_seconds=timeout_seconds,
         )

@@ -32,6 +32,7 @@ from langgraph_durable.errors import (
     ToolError,
 )
 from langgraph_durable.runs import Effect, Emitted, Retry, Step, StepKind, StepState
+from langgraph_durable.tools import found
 from langgraph_durable.values import clean_text, decode, encode, message_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Call:
     retry: Retry | None = None
     timeout_seconds: float | None = None
     emits: Callable[[Any], tuple[Emitted, ...]] | None = None
+    probe: Callable[[], Any] | None = None  # looks whether an earlier try of ONCE happened
 
 
 async def perform(ctx: RunContext, call: Call) -> Any:
@@ -77,11 +79,17 @@ async def _see_through(ctx: RunContext, call: Call, known: Step | None, at: Here
     if call.kind == "llm":
         check_allowances(ctx, "llm")
     if is_unsure(known, call.effect):
-        shown = {"call": call.name or call.key, "request": call.request}
-        happened, value = did_it_happen(ctx, known, shown)
+        happened, value = await _outcome(ctx, call, known)
         if happened:
             call = _only_recorded(call, value)
     return await make_and_record(ctx, call, known, at)
+
+
+async def _outcome(ctx: RunContext, call: Call, known: Step) -> tuple[bool, Any]:
+    """Find out whether the earlier try happened: by looking, else by asking."""
+    if call.probe is not None:
+        return found(await calls.call(call.probe))
+    return did_it_happen(ctx, known, {"call": call.name or call.key, "request": call.request})
 
 
 def is_unsure(known: Step | None, effect: Effect) -> TypeGuard[Step]:

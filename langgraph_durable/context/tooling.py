@@ -30,7 +30,7 @@ from langgraph_durable.runs import (
     Step,
     StepState,
 )
-from langgraph_durable.tools import Approval, CallInfo, ToolSpec, digest, is_name_of
+from langgraph_durable.tools import Approval, CallInfo, ToolSpec, digest, found, is_name_of
 from langgraph_durable.values import readable
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ToolSource(Protocol):
         ...
 
     async def probe(self, name: str, arguments: Mapping[str, Any], info: CallInfo) -> Any:
-        """Return the result of an earlier try, or None if it did not happen."""
+        """Look whether an earlier try happened: its result (or `Found`), or None."""
         ...
 
 
@@ -246,8 +246,8 @@ class _ToolStep:
         """Find out whether the earlier try happened: by the tool's probe, else by asking."""
         name = self.spec.full_name
         if self.spec.probe is not None:
-            found = await self.source.probe(name, self.arguments, self._info(verdict, None))
-            return found is not None, found
+            answer = await self.source.probe(name, self.arguments, self._info(verdict, None))
+            return found(answer)
         shown = {"tool": name, "arguments": self.arguments}
         return did_it_happen(self.ctx, known, shown, tool=name, role=verdict.approver_role)
 

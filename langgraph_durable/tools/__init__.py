@@ -14,10 +14,12 @@ from langgraph_durable.tools.spec import (
     TOKEN_ARGUMENT,
     Approval,
     CallInfo,
+    Found,
     Probe,
     ToolServer,
     ToolSpec,
     digest,
+    found,
     is_name_of,
 )
 
@@ -26,10 +28,12 @@ __all__ = [
     "TOKEN_ARGUMENT",
     "Approval",
     "CallInfo",
+    "Found",
     "Probe",
     "ToolHub",
     "ToolServer",
     "ToolSpec",
     "digest",
+    "found",
     "is_name_of",
 ]

@@ -71,13 +71,18 @@ class ToolHub:
 
         Parameters called `idempotency_key` and `fencing_token` are filled by the runtime;
         `key_argument` and `token_argument` name them otherwise. With `asks`, a call waits
-        for a person unless a rule allows it.
+        for a person unless a rule allows it. `probe(arguments, info)` looks whether a call of
+        a `once` tool happened, for servers without keys: see `ToolSpec`.
 
         Raises:
             BadInput: no effect is declared, an idempotent tool takes no key, or the
                 signature can't be read.
         """
         called = name or _name_of(tool)
+        if probe is not None and as_effect(called, effect) is not Effect.ONCE:
+            raise BadInput(
+                f"tool {called!r}: a probe is for effect='once'; others are called again"
+            )
         spec = ToolSpec(
             server,
             called,
@@ -336,7 +341,7 @@ class ToolHub:
             raise
 
     async def probe(self, name: str, arguments: Mapping[str, Any], info: CallInfo) -> Any:
-        """Ask a tool's probe whether a call happened: its result, or None if it did not.
+        """Ask a tool's probe whether a call happened: its answer, or None if it did not.
 
         Raises:
             BadInput: the tool has no probe.

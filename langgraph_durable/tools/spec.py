@@ -17,6 +17,19 @@ TOKEN_ARGUMENT = "fencing_token"  # noqa: S105  # the name of an argument
 
 Probe = Callable[[Mapping[str, Any], "CallInfo"], Any]
 
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a probe returns when the call did happen and its result may be None."""
+
+    value: Any = None
+
+
+def found(answer: Any) -> tuple[bool, Any]:
+    """Read a probe's answer: whether the call happened, and its result."""
+    return (True, answer.value) if isinstance(answer, Found) else (answer is not None, answer)
+
+
 _SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # no dot: it ends the server's part of a name
 _TOOL_NAME = re.compile(r"[^\s<>]([^\r\n<>]{0,126}[^\s<>])?")
 
@@ -67,7 +80,7 @@ class ToolSpec:
 
     `schema` is the JSON Schema of the arguments that models see; None until the tool's
     server was reached. `probe(arguments, info)` tells whether a call happened: it returns
-    the result, or None for "it did not happen".
+    the result (as `Found(result)` if that may be None), or None for "it did not happen".
     """
 
     server: str
