@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jsonschema
 
@@ -24,7 +24,7 @@ from langgraph_durable.keys import AGENT, SUPERVISOR, Keys, may_decide
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.modes.human_in_the_loop import answer_in_kind
 from langgraph_durable.policy import Policy, Rule
-from langgraph_durable.relay import NOTICES, Relay, Sink, sinks, topic_routes
+from langgraph_durable.relay import Message, Relay, Sink, sinks, topic_routes
 from langgraph_durable.runs import (
     MAX_NAME_CHARACTERS,
     Budget,
@@ -42,8 +42,9 @@ from langgraph_durable.runs import (
     Step,
     check_name,
 )
-from langgraph_durable.store import Inbox, NewRun, Page, Parked, RunStore, open_engine
+from langgraph_durable.store import Inbox, Letters, NewRun, Page, Parked, RunStore, open_engine
 from langgraph_durable.tools import ToolHub
+from langgraph_durable.topics import NOTICES
 from langgraph_durable.values import Types, decode, encode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -411,6 +412,34 @@ class Durable:
                 return run
             time.sleep(min(pause, max(0.0, until - time.monotonic())))
         raise AssertionError("unreachable: the pauses never end")
+
+    # --- messages ----------------------------------------------------------------------
+
+    def outbox(
+        self,
+        *,
+        tenant: str | None = None,
+        run_id: str | None = None,
+        state: Literal["pending", "delivered", "dead"] | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """Return messages of runs, newest first; `state="dead"`: those that were given up."""
+        return self.store.list_outbox(Letters(tenant, run_id, state, limit))
+
+    def resend(self, message_id: str, *, by: str, tenant: str | None = None) -> Message:
+        """Have a dead message tried again at once, with a fresh budget of tries.
+
+        Its id stays the same, so a receiver that had seen it after all tells the repeat.
+
+        Raises:
+            NotFound: no such message for this tenant.
+            Conflict: it is not dead: it has arrived, or is still being tried.
+        """
+        return self.store.resend(_sane(message_id), by=by, tenant=tenant)
+
+    def resend_dead(self, *, by: str, tenant: str | None = None, run_id: str | None = None) -> int:
+        """Have all dead messages tried again; returns how many."""
+        return self.store.resend_dead(by=by, tenant=tenant, run_id=run_id)
 
     # --- people ------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 At least once, those of one run in order; a receiver tells repeats apart by the message's id.
 A message that can't be delivered is tried again, later and later, and is dead after
-`TRIES`: `langgraph-durable doctor` shows it, and the run's next messages go on.
+`TRIES`: the run's next messages go on, and an operator may send it again
+(`langgraph-durable outbox`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from urllib.parse import urlsplit
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from langgraph_durable import topics
 from langgraph_durable.errors import BadInput, DurableError
 from langgraph_durable.store import Message, RunStore
 
 __all__ = [
-    "NOTICES",
     "Message",
     "NotDelivered",
     "Relay",
@@ -41,9 +42,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _STAMP = re.compile(r"t=[0-9]{1,15}")
-_TOPIC = re.compile(r"[A-Za-z0-9.-]{1,99}\*?")
-_RESERVED = ("question.", "run.")
-NOTICES = ("question.%", "run.%")  # the topics of notifications, as patterns for LIKE
 TRIES = 12  # with the waits below: about a day
 FIRST_SECONDS, LIMIT_SECONDS = 5.0, 4 * 3600.0
 BATCH = 4
@@ -175,19 +173,15 @@ def sinks(given: Sequence[Sink]) -> Sequence[Sink]:
 
 
 def topic_routes(outbox: Mapping[str, Sink]) -> Mapping[tuple[str, ...], Sequence[Sink]]:
-    """Return the sinks of emitted messages by their topics, as patterns for LIKE.
+    """Return the sinks of emitted messages by their topics; the first that fits takes a message.
 
     Raises:
         BadInput: a topic can't be told from a notification's, or a sink can't be called.
     """
     found: dict[tuple[str, ...], Sequence[Sink]] = {}
     for topic, sink in outbox.items():
-        if not _TOPIC.fullmatch(topic) or topic.startswith(_RESERVED):
-            raise BadInput(
-                f"outbox topic {topic!r}: letters, digits, - and ., with one * at the end at most; "
-                "question.… and run.… are the runtime's own (see notify=)"
-            )
-        found[(topic.replace("*", "%"),)] = sinks([sink])
+        topics.check(topic)
+        found[(topic,)] = sinks([sink])
     return found
 
 
@@ -201,7 +195,7 @@ class Relay:
         chance: Callable[[], float],
     ) -> None:
         self._store, self._chance = store, chance
-        self._routes = {topics: tuple(to) for topics, to in routes.items() if to}
+        self._routes = {patterns: tuple(to) for patterns, to in routes.items() if to}
 
     def __bool__(self) -> bool:
         """Whether anybody is to be told anything."""
@@ -210,9 +204,9 @@ class Relay:
     def deliver(self, limit: int = 1_000) -> int:
         """Try what is due, at most so many; returns how many messages arrived."""
         arrived = tried = 0
-        for topics, to in self._routes.items():
+        for patterns, to in self._routes.items():
             while tried < limit:  # by tries: what fails slowly comes up again meanwhile
-                taken = self._store.take_messages(topics, hold_seconds=HOLD_SECONDS, limit=BATCH)
+                taken = self._store.take_messages(patterns, hold_seconds=HOLD_SECONDS, limit=BATCH)
                 if not taken:
                     break
                 tried += len(taken)

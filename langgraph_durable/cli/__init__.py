@@ -20,6 +20,7 @@ from langgraph_durable.cli import (
     decisions,
     keys,
     operators,
+    outbox,
     questions,
     rules,
     runs,
@@ -44,6 +45,7 @@ for part in (serving, agents, operators, decisions):
 app.add_typer(runs.commands, name="runs")
 app.add_typer(questions.commands, name="questions")
 app.add_typer(rules.commands, name="rules")
+app.add_typer(outbox.commands, name="outbox")
 app.add_typer(keys.commands, name="keys")
 app.add_typer(operators.database, name="db")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from langgraph_durable import topics
 from langgraph_durable.errors import BadInput
 from langgraph_durable.runs import Emitted, Refused
 
@@ -23,9 +23,8 @@ def message(ctx: RunContext, key: str, topic: str, payload: Mapping[str, Any]) -
     Raises:
         BadInput: no sink takes the topic, or the payload is no JSON object.
     """
-    topics = ctx.services.topics
-    if not any(fnmatch.fnmatchcase(topic, pattern) for pattern in topics):
-        known = ", ".join(topics) or "none"
+    if not topics.matches(ctx.services.topics, topic):
+        known = ", ".join(ctx.services.topics) or "none"
         raise BadInput(
             f"step {key!r}: no sink takes the topic {topic!r}. Sinks are for: {known}. "
             "Give one to Durable(..., outbox={'" + str(topic) + "': sink})."

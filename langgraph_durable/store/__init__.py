@@ -77,7 +77,7 @@ from langgraph_durable.store.health import Complaint, Parked, Stats
 from langgraph_durable.store.keys import ApiKey, NewKey
 from langgraph_durable.store.locks import lock
 from langgraph_durable.store.migrate import check_schema, upgrade
-from langgraph_durable.store.outbox import Message
+from langgraph_durable.store.outbox import Letters, Message
 from langgraph_durable.store.questions import Inbox
 from langgraph_durable.store.queue import NewRun, Page, Served
 from langgraph_durable.store.rows import Codec
@@ -91,6 +91,7 @@ __all__ = [
     "Complaint",
     "Inbox",
     "Journaled",
+    "Letters",
     "Message",
     "NewRun",
     "Page",
@@ -853,6 +854,52 @@ class RunStore:
         if not _storable(run_id):
             return []
         return self._run(lambda tx: outbox.of_run(tx, run_id), reads_only=True)
+
+    def list_outbox(self, which: Letters) -> list[Message]:
+        """Return messages, newest first."""
+        if not _storable(which.tenant, which.run_id):
+            return []
+        return self._run(lambda tx: outbox.listed(tx, which), reads_only=True)
+
+    def resend(self, message_id: str, *, by: str, tenant: str | None = None) -> Message:
+        """Have a dead message tried again.
+
+        Raises:
+            NotFound: no such message for this tenant.
+            Conflict: it is not dead.
+        """
+        _require("message", message_id, tenant)
+
+        def work(tx: sa.Connection) -> Message:
+            message = outbox.find(tx, message_id, tenant)
+            if message is None:
+                raise NotFound("message", message_id)
+            revived = outbox.revive_one(tx, self._time, message)
+            if not revived:
+                raise Conflict(
+                    f"message {message_id} is {message.state}; only a dead one is resent"
+                )
+            self._resent(tx, revived, by)
+            return revived[0]
+
+        return self._run(work)
+
+    def resend_dead(self, *, by: str, tenant: str | None = None, run_id: str | None = None) -> int:
+        """Have all dead messages tried again; returns how many."""
+        if not _storable(tenant, run_id):
+            return 0
+
+        def work(tx: sa.Connection) -> int:
+            revived = outbox.revive_all(tx, self._time, tenant, run_id)
+            self._resent(tx, revived, by)
+            return len(revived)
+
+        return self._run(work)
+
+    def _resent(self, tx: sa.Connection, messages: Sequence[Message], by: str) -> None:
+        for one in messages:
+            data = {"message_id": one.id, "topic": one.topic}
+            events.append(tx, self._time, one.run_id, one.tenant, "message_resent", by, data)
 
     # --- for operators -----------------------------------------------------------------
 

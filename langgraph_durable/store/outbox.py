@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from langgraph_durable.store.schema import among, outbox
 from langgraph_durable.store.timeline import Timeline
+from langgraph_durable.topics import split
 from langgraph_durable.values import clean_text
 
 State = Literal["pending", "delivered", "dead"]
@@ -72,10 +73,7 @@ def put(
 def take(
     tx: sa.Connection, time: Timeline, topics: Sequence[str], hold_seconds: float, limit: int
 ) -> list[Message]:
-    """Take due messages, of each run the first that is pending; hold them for a while.
-
-    `topics` are patterns for LIKE.
-    """
+    """Take due messages of these topics, of each run the first pending; hold them for a while."""
     earlier = outbox.alias("earlier")
     waits = (
         sa.exists()
@@ -91,7 +89,7 @@ def take(
         .where(
             IS_PENDING,
             outbox.c.next_at <= time.now(),
-            sa.or_(*(outbox.c.topic.like(topic) for topic in topics)),
+            sa.or_(*(_is_of(pattern) for pattern in topics)),
             sa.not_(waits),
         )
         .order_by(outbox.c.next_at)
@@ -105,6 +103,13 @@ def take(
         .returning(*outbox.c)
     ).all()
     return sorted((_message(row) for row in taken), key=lambda message: message.row)
+
+
+def _is_of(pattern: str) -> sa.ColumnElement[bool]:
+    """`topics.matches` in SQL."""
+    text, opens = split(pattern)
+    begins = sa.func.substr(outbox.c.topic, 1, len(text)) if opens else outbox.c.topic
+    return begins == text
 
 
 def delivered(tx: sa.Connection, time: Timeline, row: int) -> None:
@@ -136,6 +141,61 @@ def of_run(tx: sa.Connection, run_id: str) -> list[Message]:
     """Return the messages of a run, in order."""
     found = tx.execute(sa.select(outbox).where(outbox.c.run_id == run_id).order_by(outbox.c.id))
     return [_message(row) for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Which messages to list, newest first."""
+
+    tenant: str | None = None
+    run_id: str | None = None
+    state: State | None = None
+    limit: int = 100
+
+
+def listed(tx: sa.Connection, which: Letters) -> list[Message]:
+    """Return messages, newest first."""
+    query = sa.select(outbox).order_by(outbox.c.id.desc()).limit(which.limit)
+    if which.state is not None:
+        query = query.where(among(outbox.c.state, which.state))
+    found = tx.execute(query.where(*_of(which.tenant, which.run_id)))
+    return [_message(row) for row in found]
+
+
+def find(tx: sa.Connection, message_id: str, tenant: str | None) -> Message | None:
+    """Return a message by its id."""
+    run_id, _, key = message_id.partition(":")
+    query = sa.select(outbox).where(outbox.c.key == key, *_of(tenant, run_id))
+    row = tx.execute(query).one_or_none()
+    return None if row is None else _message(row)
+
+
+def _revive(tx: sa.Connection, time: Timeline, *which: sa.ColumnElement[bool]) -> list[Message]:
+    """Have dead messages tried again, as if for the first time; returns those that were dead."""
+    revived = tx.execute(
+        sa.update(outbox)
+        .where(among(outbox.c.state, "dead"), *which)
+        .values(state="pending", attempts=0, next_at=time.now())
+        .returning(*outbox.c)
+    )
+    return sorted((_message(row) for row in revived), key=lambda message: message.row)
+
+
+def revive_one(tx: sa.Connection, time: Timeline, message: Message) -> list[Message]:
+    """Have a message tried again, if it is dead."""
+    return _revive(tx, time, outbox.c.id == message.row)
+
+
+def revive_all(
+    tx: sa.Connection, time: Timeline, tenant: str | None, run_id: str | None
+) -> list[Message]:
+    """Have all dead messages tried again, of one tenant or run."""
+    return _revive(tx, time, *_of(tenant, run_id))
+
+
+def _of(tenant: str | None, run_id: str | None) -> list[sa.ColumnElement[bool]]:
+    wanted = ((outbox.c.tenant, tenant), (outbox.c.run_id, run_id))
+    return [column == value for column, value in wanted if value is not None]
 
 
 def _message(row: sa.Row[Any]) -> Message:

@@ -11,12 +11,14 @@ import pytest
 from desk import Desk, at_once, question
 
 from langgraph_durable import relay
-from langgraph_durable.errors import BadInput
+from langgraph_durable.errors import BadInput, Conflict, NotFound
 from langgraph_durable.relay import Message, NotDelivered, Relay, Webhook, sign, verify
 from langgraph_durable.runs import Asked, Done, Lease
+from langgraph_durable.store import Letters
 from langgraph_durable.store.outbox import put
+from langgraph_durable.topics import matches
 
-TOPICS = ("question.%", "run.%")
+TOPICS = ("question.*", "run.*")
 
 
 @pytest.fixture
@@ -122,6 +124,72 @@ def test_after_its_last_try_a_message_is_dead_and_an_operator_is_told(
     assert "gone" in complaint.what
 
 
+@pytest.mark.promise("S-44")
+def test_a_dead_message_is_seen_and_sent_again_with_its_id_and_its_receiver_gets_it(
+    telling: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(relay, "TRIES", 2)
+    desk, is_away, told = telling, [True], []
+
+    def sink(message: Message) -> None:
+        if is_away[0]:
+            raise ConnectionError("gone")
+        told.append(message.id)
+
+    lease, other = settled(desk), settled(desk)
+    relay_ = Relay(desk.store, {TOPICS: [sink]}, lambda: 1.0)
+    for _ in range(3):
+        relay_.deliver()
+        desk.clock.advance(relay.LIMIT_SECONDS)
+    dead = desk.store.list_outbox(Letters(state="dead"))
+    assert [m.run_id for m in dead] == [other.run_id, lease.run_id]  # newest first
+    assert desk.store.list_outbox(Letters(tenant="another")) == []
+    is_away[0] = False
+    first = dead[1]
+    assert desk.store.resend(first.id, by="ada").attempts == 0
+    assert relay_.deliver() == 1
+    assert told == [first.id]
+    assert desk.types(lease)[-1] == "message_resent"
+    with pytest.raises(Conflict, match="delivered; only a dead one"):
+        desk.store.resend(first.id, by="ada")
+    for unknown in ("nope", "nope:k", f"{first.run_id}:nope", first.id + "\0"):
+        with pytest.raises(NotFound):
+            desk.store.resend(unknown, by="ada")
+    with pytest.raises(NotFound):
+        desk.store.resend(dead[0].id, by="ada", tenant="another")
+    assert desk.store.resend_dead(by="ada", tenant="another") == 0
+    assert desk.store.resend_dead(by="ada") == 1
+    assert desk.store.resend_dead(by="ada") == 0
+    assert relay_.deliver() == 1
+
+
+def test_two_operators_at_once_revive_a_message_once(live: Desk):
+    for _ in range(5):
+        lease = live.started().lease
+        with live.engine.begin() as tx:
+            put(tx, live.store._time, lease.run_id, "t", "k", "refund.made", {})
+        (message,) = live.store.take_messages(["refund.*"])
+        live.store.settle_message(message, "no", None)
+        got = at_once(*[lambda m=message: live.store.resend(m.id, by="x")] * 2)  # type: ignore[misc]
+        assert sorted(type(one).__name__ for one in got) == ["Conflict", "Message"], got
+        assert live.types(lease).count("message_resent") == 1
+        live.store.settle(lease, Done("1"))
+        live.store.settle_message(message, None)
+
+
+def test_topics_are_told_apart_alike_on_every_database(desk: Desk):
+    """By their capitals too, which LIKE would not see on SQLite; `_` is no wildcard."""
+    topics = ["refund.paid", "Refund.paid", "refund", "refund.paid.x", "a_b", "axb", "refun"]
+    patterns = ["refund.*", "refund", "Refund.*", "a_b", "a*", "refund.paid"]
+    with desk.engine.begin() as tx:
+        for topic in topics:
+            put(tx, desk.store._time, topic, "t", "k", topic, {})
+    for pattern in patterns:
+        taken = {m.topic for m in desk.store.take_messages([pattern])}
+        assert taken == {topic for topic in topics if matches([pattern], topic)}, pattern
+        desk.clock.advance(61)
+
+
 def test_a_worker_that_died_with_a_message_does_not_keep_it(telling: Desk):
     lease = settled(telling)
     (taken,) = telling.store.take_messages(TOPICS, hold_seconds=60)
@@ -174,7 +242,7 @@ class Receiver:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
 
 @pytest.fixture
@@ -185,6 +253,7 @@ def receiver() -> Iterator[Receiver]:
     receiver.server.server_close()
 
 
+@pytest.mark.promise("S-80")
 def test_a_webhook_is_signed_and_names_its_message(telling: Desk, receiver: Receiver):
     lease = settled(telling)
     assert Relay(telling.store, {TOPICS: [Webhook(receiver.url, "s3cret")]}, lambda: 0.5).deliver()

@@ -9,6 +9,7 @@ import pytest
 from langgraph_durable import Durable, Retry, RunContext, Status, ToolHub, Worker
 from langgraph_durable.errors import BadInput
 from langgraph_durable.relay import Message
+from langgraph_durable.testing import RecordingTools, crash_everywhere
 
 
 class Inbox:
@@ -100,7 +101,45 @@ def test_a_message_that_nobody_takes_is_refused_where_it_is_sent(database_url: s
     durable.close()
 
 
-@pytest.mark.parametrize("topic", ["run.x", "question.asked", "a b", "%", "*x", ""])
+@pytest.mark.promise("S-80")
+def test_refund_write_back_and_e_mail_each_carry_a_key_wherever_the_worker_dies() -> None:
+    """Three effects of one run, three keys that tell their repeats apart: each takes place once."""
+    tools = RecordingTools()
+
+    @tools.tool(effect="idempotent")
+    def refund(cents: int, idempotency_key: str) -> dict[str, int]:
+        return {"refunded": cents}
+
+    @tools.tool(effect="idempotent", server="crm")
+    def write_back(note: str, idempotency_key: str) -> str:
+        return "noted"
+
+    @tools.tool(effect="idempotent", server="mail", key_argument="message_id")
+    def send(to: str, message_id: str) -> str:
+        return "sent"
+
+    async def agent(ctx: RunContext, inp: Any) -> str:
+        await ctx.tool("refund", "refund", {"cents": 4200})
+        await ctx.tool("note", "crm.write_back", {"note": "refunded 4200"})
+        await ctx.tool("thanks", "mail.send", {"to": "c_42"})
+        return "ok"
+
+    report = crash_everywhere(agent, tools=tools)
+    report.assert_ok()
+    assert report.repeated["idempotent"] == 6  # before and after the effect of each
+    for crash in report.crashes:
+        keys = {(call.tool, call.idempotency_key) for call in crash.after.calls}
+        assert keys == {
+            ("local.refund", f"{crash.after.run.id}:refund"),
+            ("crm.write_back", f"{crash.after.run.id}:note"),
+            ("mail.send", f"{crash.after.run.id}:thanks"),
+        }
+        assert len(crash.after.shown) == 3
+
+
+@pytest.mark.parametrize(
+    "topic", ["run.x", "question.asked", "a b", "%", "*x", "", "r*", "ques*", "*"]
+)
 def test_a_topic_that_could_be_mistaken_is_refused(topic: str) -> None:
     with pytest.raises(BadInput, match="outbox topic"):
         Durable("sqlite://", outbox={topic: Inbox()})

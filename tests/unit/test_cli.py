@@ -402,6 +402,40 @@ def test_runs_watch_follows_to_the_end(
     assert run("runs", "watch", "nope", "--db", sqlite_url).code == 3
 
 
+@pytest.mark.promise("S-44")
+def test_dead_messages_are_listed_and_sent_again(run: Any, sqlite_url: str) -> None:
+    durable = Durable(sqlite_url, outbox={"mail": print})
+
+    @durable.agent("mails")
+    async def mails(ctx: RunContext, inp: Any) -> None:
+        for key in "ab":
+            await ctx.emit(key, "mail", {"to": "li"})
+
+    run_id = durable.submit("mails", tenant="t_acme")
+    Worker(durable).run_once()
+    on = ("--db", sqlite_url)
+    assert (
+        "no dead messages"
+        in run("outbox", "list", "--dead", *on).out + run("outbox", "list", "--dead", *on).err
+    )
+    for _ in range(2):
+        (message,) = durable.store.take_messages(["mail"])
+        durable.store.settle_message(message, "ConnectionError: gone", None)
+    durable.close()
+    dead = json.loads(run("outbox", "list", "--dead", "--json", *on).out)
+    assert [(m["id"], m["state"]) for m in dead] == [(f"{run_id}:{k}", "dead") for k in "ba"]
+    shown = run("outbox", "list", "--run", run_id, "--tenant", "t_acme", *on)
+    assert "ConnectionError: gone" in shown.out
+    for wrong in ((), (f"{run_id}:a", "--all-dead")):
+        assert run("outbox", "resend", *wrong, *on).code == 2
+    assert run("outbox", "resend", "nope", *on).code == 3
+    assert run("outbox", "resend", f"{run_id}:a", "--tenant", "evil", *on).code == 3
+    assert run("outbox", "resend", f"{run_id}:a", "--by", "ada", *on).code == 0
+    assert run("outbox", "resend", f"{run_id}:a", *on).code == 4
+    assert "1 dead messages" in run("outbox", "resend", "--all-dead", *on).out
+    assert json.loads(run("outbox", "list", "--dead", "--json", *on).out) == []
+
+
 @pytest.mark.promise("S-35")
 def test_rules_are_listed_and_revoked(
     run: Any, durable: Durable, parked: str, sqlite_url: str

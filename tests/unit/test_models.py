@@ -248,7 +248,7 @@ def endpoint() -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
     server.daemon_threads = True
     server.asked, server.content = [], "hello"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
     server.shutdown()
