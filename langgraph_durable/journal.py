@@ -18,11 +18,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from langgraph_durable.errors import DurableError, LeaseLost, StepConflict, StoreError
-from langgraph_durable.runs import Lease, Question, QuestionState, Status, Step, StepState
-from langgraph_durable.store import Journaled, RunStore, Write
+from langgraph_durable.runs import (
+    Lease,
+    Question,
+    QuestionState,
+    Replayed,
+    Status,
+    Step,
+    StepState,
+)
+from langgraph_durable.store import Ending, Journaled, RunStore, Write
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +53,7 @@ class RunJournal:
         self.deadline = deadline  # monotonic; past it the lease is no longer kept
         self.loop = loop
         self.lost: asyncio.Future[None] = self.loop.create_future()
-        self.cancelling = asyncio.Event()
+        self.cancelling: asyncio.Future[None] = self.loop.create_future()
         self.kept_until = time.monotonic() + writer.lease_seconds
         self._writer = writer
         self._steps = {step.key: step for step in start.steps}
@@ -90,6 +98,15 @@ class RunJournal:
         await future
         return step
 
+    async def finish(self, output: str, replayed: Replayed) -> bool:
+        """Settle the run as succeeded, together with others; False: it wants `store.settle`.
+
+        `output` is encoded.
+        """
+        future: asyncio.Future[bool] = self.loop.create_future()
+        self._writer.finish(_End(self, Ending(self.lease, output, replayed), future))
+        return await future
+
     def settled(self, step: Step) -> None:
         """Take note of a step that is committed (in the loop, before its future answers)."""
         self._steps[step.key] = step
@@ -122,6 +139,16 @@ class _Pending:
     error: BaseException | None = None
 
 
+@dataclass(slots=True)
+class _End:
+    """A run that waits to be settled as succeeded, and the future that its pass awaits."""
+
+    journal: RunJournal
+    ending: Ending
+    future: asyncio.Future[bool]
+    done: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class _Ring:
     """Somebody changed something: look at the leases."""
@@ -132,7 +159,7 @@ class _Stop:
     """End the thread."""
 
 
-_Item: TypeAlias = _Pending | _Ring | _Stop
+_Item: TypeAlias = _Pending | _End | _Ring | _Stop
 
 
 @dataclass(slots=True)
@@ -198,6 +225,14 @@ class JournalWriter(threading.Thread):
                 return
         self._refuse([pending])
 
+    def finish(self, end: _End) -> None:
+        """Queue the end of a run for the next commit."""
+        with self._guard:
+            if not self._ended:
+                self._inbox.put(end)
+                return
+        self._tell([end])
+
     def ring(self) -> None:
         """Look at the leases soon: a run may have been cancelled or taken."""
         if self._followed:
@@ -220,13 +255,16 @@ class JournalWriter(threading.Thread):
         with self._guard:
             self._ended = True
         while not self._inbox.empty():  # what the database didn't take, and what came too late
-            late, _ = self._gather()
+            late, ends, _ = self._gather()
             self._refuse(late)
+            self._tell(ends)
 
     def _turn(self) -> bool:
-        batch, stopping = self._gather()
+        batch, ends, stopping = self._gather()
         for part in _without_repeats(batch):
             self._commit(part)
+        if ends:
+            self._finish(ends)
         if time.monotonic() >= self._beat.due:
             self._keep()
         return stopping
@@ -238,24 +276,27 @@ class JournalWriter(threading.Thread):
             )
         self._answer(batch)
 
-    def _gather(self) -> tuple[list[_Pending], bool]:
+    def _gather(self) -> tuple[list[_Pending], list[_End], bool]:
         batch: list[_Pending] = []
+        ends: list[_End] = []
         stopping = False
         try:
             item = self._inbox.get(timeout=max(0.0, self._beat.due - time.monotonic()))
             while True:
                 if isinstance(item, _Pending):
                     batch.append(item)
+                elif isinstance(item, _End):
+                    ends.append(item)
                 elif isinstance(item, _Stop):
                     stopping = True
                 else:  # a ring brings the next look forward, but no nearer than LOOK_SECONDS
                     self._beat.due = min(self._beat.due, self._beat.last + LOOK_SECONDS)
-                if len(batch) >= MAX_BATCH:
+                if len(batch) + len(ends) >= MAX_BATCH:
                     break
                 item = self._inbox.get_nowait()
         except queue.Empty:
             pass
-        return batch, stopping
+        return batch, ends, stopping
 
     def _commit(self, batch: list[_Pending]) -> None:
         if not batch:
@@ -275,6 +316,20 @@ class JournalWriter(threading.Thread):
             if why is None:
                 pending.journal.kept_until = started + self.lease_seconds
         self._answer(batch)
+
+    def _finish(self, ends: list[_End]) -> None:
+        try:
+            done = self._store.finish([end.ending for end in ends], self.lease_seconds)
+        except Exception as error:  # each is then settled by itself, with time of its own
+            log.warning("runs can't be settled together: %s", error)
+            done = [False] * len(ends)
+        for end, is_done in zip(ends, done, strict=True):
+            end.done = is_done
+        self._tell(ends)
+
+    def _tell(self, ends: Sequence[_End]) -> None:
+        for end in ends:
+            end.journal.call(_resolve_once, end.future, end.done)
 
     def _later(self, batch: list[_Pending], error: StoreError) -> None:
         """The database is away: keep trying for as long as a lease may still be ours."""
@@ -328,7 +383,7 @@ class JournalWriter(threading.Thread):
                 continue
             journal.kept_until = now + self.lease_seconds
             if status is Status.CANCELLING:
-                journal.call(journal.cancelling.set)
+                journal.call(_resolve_once, journal.cancelling)
 
     def _lose_overdue(self, journals: Iterable[RunJournal]) -> None:
         now = time.monotonic()
@@ -362,6 +417,11 @@ def _resolve(batch: list[_Pending]) -> None:
         if isinstance(pending.error, LeaseLost | StepConflict):
             _fail_once(pending.journal.lost, pending.error)
         _fail_once(pending.future, pending.error)
+
+
+def _resolve_once(future: asyncio.Future[Any], value: Any = None) -> None:
+    if not future.done():
+        future.set_result(value)
 
 
 def _fail_once(future: asyncio.Future[None], error: BaseException) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from langgraph.errors import GraphBubbleUp
@@ -120,7 +121,8 @@ async def fly(ctx: RunContext, key: str, work: Coroutine[Any, Any, Any]) -> Any:
 async def begin_alone(ctx: RunContext, key: str) -> Here:
     """Begin when no earlier call under this key is in flight: it would be made twice at once."""
     at = begin(ctx, key)
-    await ctx.state.landed(key)
+    if ctx.state.is_in_flight(key):
+        await ctx.state.landed(key)
     return at
 
 
@@ -192,19 +194,19 @@ def replay(ctx: RunContext, known: Step) -> Any:
 async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: Here) -> Any:
     """Make the call, by policy more than once, and record what came of it."""
     tries = known.attempts if known is not None else 0
-    step = Step(
+    made = partial(
+        Step,
         key=call.key,
         kind=call.kind,
         name=call.name,
         fingerprint=call.fingerprint,
         request=clean_text(call.request),
         place=at.path,
-        attempts=tries,
         approval_id=call.approval_id,
     )
     retry = call.retry or ctx.services.retry
     if retry.attempts == 1:
-        return await _one_try(ctx, call, replace(step, attempts=tries + 1), answers=True)
+        return await _one_try(ctx, call, partial(made, attempts=tries + 1), answers=True)
     trying = AsyncRetrying(
         stop=stop_after_attempt(retry.attempts),
         wait=wait_random_exponential(
@@ -217,39 +219,37 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
     async for attempt in trying:
         with attempt:
             tries += 1
-            step = replace(step, attempts=tries)
             if attempt.retry_state.attempt_number > 1:
                 ctx.state.gate(at)  # between tries the lease may have gone
             is_last = attempt.retry_state.attempt_number >= retry.attempts
-            return await _one_try(ctx, call, step, answers=is_last or not _retries_answers(retry))
+            answers = is_last or not _retries_answers(retry)
+            return await _one_try(ctx, call, partial(made, attempts=tries), answers=answers)
     raise AssertionError("unreachable: tenacity returns or raises")
 
 
-async def _one_try(ctx: RunContext, call: Call, step: Step, *, answers: bool) -> Any:
+async def _one_try(ctx: RunContext, call: Call, made: Callable[..., Step], *, answers: bool) -> Any:
+    """Make the call once; `made` makes the step of this try, in the state that is given."""
     if call.effect.is_write:
-        await ctx.journal.record(replace(step, state=StepState.INTENT))
+        await ctx.journal.record(made(state=StepState.INTENT))
     started = time.monotonic()
     try:
         value = await _called(call)
         text = encode(value, types=ctx.services.types, where=f"step {call.key!r}")
     except Exception as error:
+        seconds = time.monotonic() - started
         if answers and _is_answer(error):
             said = clean_text(str(error))
-            seconds = time.monotonic() - started
-            await ctx.journal.record(
-                replace(step, state=StepState.RECORDED, error=said, seconds=seconds)
-            )
+            await ctx.journal.record(made(state=StepState.RECORDED, error=said, seconds=seconds))
         elif not isinstance(error, GraphBubbleUp):
-            await _record_failure(ctx, call, step, error, time.monotonic() - started)
+            await _record_failure(ctx, call, made, error, seconds)
         elif call.effect is Effect.ONCE and not isinstance(error, LeaseLost | StepConflict):
             # The tool itself asks or waits. By the rule of `interrupt()` it runs again from
             # its start, so its intent is withdrawn: nobody need say whether it happened.
-            await ctx.journal.record(replace(step, state=StepState.ASKING))
+            await ctx.journal.record(made(state=StepState.ASKING))
         raise
     tokens = call.tokens(value) if call.tokens else (0, 0)
     await ctx.journal.record(
-        replace(
-            step,
+        made(
             state=StepState.RECORDED,
             value=text,
             input_tokens=tokens[0],
@@ -276,7 +276,7 @@ async def _called(call: Call) -> Any:
 
 
 async def _record_failure(
-    ctx: RunContext, call: Call, step: Step, error: Exception, seconds: float
+    ctx: RunContext, call: Call, made: Callable[..., Step], error: Exception, seconds: float
 ) -> None:
     """Journal a failed call as an attempt: never an answer.
 
@@ -286,7 +286,7 @@ async def _record_failure(
     if _may_have_happened(call, error):
         return
     said = f"{type(error).__name__}: {message_of(error)}"[:2000]
-    await ctx.journal.record(replace(step, state=StepState.FAILED, error=said, seconds=seconds))
+    await ctx.journal.record(made(state=StepState.FAILED, error=said, seconds=seconds))
 
 
 def _may_have_happened(call: Call, error: Exception) -> bool:

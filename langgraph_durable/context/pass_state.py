@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from langgraph_durable.context.places import Here, Places, is_within
@@ -224,6 +225,10 @@ class PassState:
         self.saved_steps += 1
         self.saved_tokens += tokens
 
+    def is_in_flight(self, key: str) -> bool:
+        """Whether an earlier call under this key has not ended."""
+        return key in self._latest
+
     async def landed(self, key: str) -> None:
         """Wait for an earlier call under this key: its node gave it up (a timeout, a retry)."""
         while (earlier := self._latest.get(key)) is not None:
@@ -239,14 +244,19 @@ class PassState:
         task = asyncio.ensure_future(work)
         self._flying.add(task)
         self._latest[key] = task
-        task.add_done_callback(lambda task: self._landed(key, task))
-        return await asyncio.shield(task)
+        # not `shield`: this is what it does, and the book-keeping, in one callback
+        landed: asyncio.Future[None] = task.get_loop().create_future()
+        task.add_done_callback(partial(self._landed, key, landed))
+        await landed
+        return task.result()
 
-    def _landed(self, key: str, task: asyncio.Task[Any]) -> None:
+    def _landed(self, key: str, landed: asyncio.Future[None], task: asyncio.Task[Any]) -> None:
         self._flying.discard(task)
         if self._latest.get(key) is task:
             del self._latest[key]
         _seen(task)  # the node that awaited it may be gone
+        if not landed.done():
+            landed.set_result(None)
 
     def carry(self, thread: concurrent.futures.Future[Any]) -> None:
         """Take note of sync code that runs for this pass in a thread; nothing can stop it."""

@@ -79,7 +79,7 @@ from langgraph_durable.store.locks import lock
 from langgraph_durable.store.migrate import check_schema, upgrade
 from langgraph_durable.store.outbox import Letters, Message
 from langgraph_durable.store.questions import Inbox
-from langgraph_durable.store.queue import NewRun, Page, Served
+from langgraph_durable.store.queue import Ending, NewRun, Page, Served
 from langgraph_durable.store.rows import Codec
 from langgraph_durable.store.steps import Used, Write
 from langgraph_durable.store.timeline import Timeline
@@ -89,6 +89,7 @@ from langgraph_durable.values import Types, clean_text
 __all__ = [
     "Claim",
     "Complaint",
+    "Ending",
     "Inbox",
     "Journaled",
     "Letters",
@@ -154,6 +155,16 @@ def _is_of_the_database(error: BaseException) -> bool:
     return state in ("42P01", "42703", "42501")
 
 
+def _again(patience_seconds: float) -> Retrying:
+    """Return what tries a transaction again that may succeed then; once more at least."""
+    return Retrying(
+        retry=retry_if_exception(_is_passing),
+        wait=wait_random_exponential(multiplier=0.05, max=1.0),
+        stop=stop_after_delay(min(patience_seconds, PATIENCE_SECONDS)),
+        reraise=True,
+    )
+
+
 class RunStore:
     """Runs, steps, questions and events in one database.
 
@@ -173,6 +184,8 @@ class RunStore:
         self.codec = Codec(types or Types())
         self._time = Timeline(engine.dialect.name, clock)
         self._claims: dict[object, sa.UpdateBase] = {}
+        self._is_postgres = engine.dialect.name == "postgresql"
+        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     # --- transactions ------------------------------------------------------------------
 
@@ -181,21 +194,31 @@ class RunStore:
         work: Callable[[sa.Connection], T],
         *,
         reads_only: bool = False,
+        is_one_statement: bool = False,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> T:
-        trying = Retrying(
-            retry=retry_if_exception(_is_passing),
-            wait=wait_random_exponential(multiplier=0.05, max=1.0),
-            stop=stop_after_delay(min(patience_seconds, PATIENCE_SECONDS)),
-            reraise=True,
-        )
+        trying = self._alone if is_one_statement and self._is_postgres else self._once
         try:
-            done: T = trying(self._once, work, reads_only)
+            return self._patiently(trying, work, reads_only, patience_seconds)
         except SQLAlchemyError as error:
             if not _is_of_the_database(error):
                 raise
             cause = error.orig if isinstance(error, DBAPIError) else error
             raise StoreError(f"the database can't be used: {cause}") from error
+
+    @staticmethod
+    def _patiently(
+        trying: Callable[[Callable[[sa.Connection], T], bool], T],
+        work: Callable[[sa.Connection], T],
+        reads_only: bool,
+        patience_seconds: float,
+    ) -> T:
+        try:
+            return trying(work, reads_only)
+        except SQLAlchemyError as error:
+            if not _is_passing(error):
+                raise
+        done: T = _again(patience_seconds)(trying, work, reads_only)
         return done
 
     def _once(self, work: Callable[[sa.Connection], T], reads_only: bool) -> T:
@@ -203,6 +226,11 @@ class RunStore:
             tx = connection.execution_options(reads_only=reads_only, notifies=self.notifies)
             with tx.begin():
                 return work(tx)
+
+    def _alone(self, work: Callable[[sa.Connection], T], _reads_only: bool) -> T:
+        """Let a single statement be its own transaction: one message each way, not three."""
+        with self._autocommit.connect() as connection, connection.begin():
+            return work(connection)
 
     # --- the schema --------------------------------------------------------------------
 
@@ -289,41 +317,55 @@ class RunStore:
     # --- claim and own -----------------------------------------------------------------
 
     def claim(self, worker: str, lease_seconds: float, served: Served) -> Claim | None:
-        """Take one run for a worker, or None when there is nothing to do.
+        """Take one run for a worker, or None when there is nothing to do; see `claim_some`."""
+        found = self.claim_some(worker, lease_seconds, served, limit=1)
+        return found[0] if found else None
+
+    def claim_some(
+        self, worker: str, lease_seconds: float, served: Served, limit: int
+    ) -> list[Claim]:
+        """Take up to `limit` runs for a worker, in one commit; none when there is nothing to do.
 
         Two workers that race for one run: exactly one gets it. A run that keeps killing
         its workers is failed here with the reason `crash_loop`.
         """
         collisions = 0
         while collisions < CLAIM_TRIES:
+            wanted = 1 if collisions else limit  # after a collision with care, one by one
             try:
-                found = self._run(
-                    lambda tx: self._claim(tx, worker, lease_seconds, served),
+                taken = self._run(
+                    lambda tx, wanted=wanted: self._claim(
+                        tx, worker, lease_seconds, served, wanted
+                    ),  # type: ignore[misc]
                     patience_seconds=SHORT_SECONDS,
                 )
             except IntegrityError:
                 collisions += 1  # another run of that thread was claimed at this instant
                 continue
-            if not isinstance(found, _Dead):
-                return found
-        return None
+            claims = [claim for claim in taken if claim is not None]
+            if claims or not taken:
+                return claims
+        return []
 
     def _claim(
-        self, tx: sa.Connection, worker: str, lease_seconds: float, served: Served
-    ) -> Claim | _Dead | None:
-        row = tx.execute(self._claiming(worker, lease_seconds, served)).one_or_none()
-        if row is None:
-            return None
+        self, tx: sa.Connection, worker: str, lease_seconds: float, served: Served, limit: int
+    ) -> list[Claim | None]:
+        """Take runs; None stands for one that was failed at once."""
+        found = tx.execute(self._claiming(worker, lease_seconds, served, limit)).all()
+        found = sorted(found, key=lambda row: (-row.priority, row.run_after, row.id))
+        fresh = [row for row in found if row.claimed_from == Status.QUEUED.value]
+        lines = [(row.id, row.tenant, worker, _told(row)) for row in fresh]
+        events.append_all(tx, self._time, "run_claimed", lines)
+        return [self._claimed(tx, row, worker) for row in found]
+
+    def _claimed(self, tx: sa.Connection, row: sa.Row[Any], worker: str) -> Claim | None:
         lease = Lease(row.id, row.epoch, worker)
-        taken_over = row.claimed_from != Status.QUEUED.value
-        data = {"epoch": row.epoch, "attempts": row.attempts}
-        if taken_over:
-            data["from"] = row.previous_worker
-        events.append(
-            tx, self._time, row.id, row.tenant,
-            "run_taken_over" if taken_over else "run_claimed", worker, data,
-        )  # fmt: skip
-        if taken_over and row.status == Status.RUNNING.value and row.attempts >= row.max_attempts:
+        claim = Claim(rows.run(row, self.codec), lease, row.asked, bool(row.has_rules))
+        if row.claimed_from == Status.QUEUED.value:
+            return claim
+        said = {**_told(row), "from": row.previous_worker}
+        events.append(tx, self._time, row.id, row.tenant, "run_taken_over", worker, said)
+        if row.status == Status.RUNNING.value and row.attempts >= row.max_attempts:
             error = {
                 "type": "CrashLoop",
                 "reason": "crash_loop",
@@ -331,16 +373,18 @@ class RunStore:
                 "brought no progress. Find what kills it, then retry the run.",
             }
             self._fail(tx, lease, row.tenant, error, Replayed())
-            return _Dead()
-        return Claim(rows.run(row, self.codec), lease, row.asked, bool(row.has_rules))
+            return None
+        return claim
 
-    def _claiming(self, worker: str, lease_seconds: float, served: Served) -> sa.UpdateBase:
-        """A worker claims by one statement again and again: it is built once."""
-        known = (worker, lease_seconds, served.key)
+    def _claiming(
+        self, worker: str, lease_seconds: float, served: Served, limit: int
+    ) -> sa.UpdateBase:
+        """A worker claims by few statements again and again: each is built once."""
+        known = (worker, lease_seconds, served.key, limit)
         if known not in self._claims:
             if len(self._claims) >= MAX_CLAIMS:
                 self._claims.clear()
-            self._claims[known] = queue.claiming(self._time, worker, lease_seconds, served)
+            self._claims[known] = queue.claiming(self._time, worker, lease_seconds, served, limit)
         return self._claims[known]
 
     def load(self, lease: Lease, *, asked: bool = True, rules_of: str | None = None) -> Journaled:
@@ -421,7 +465,8 @@ class RunStore:
                     )  # fmt: skip
             return refused
 
-        return self._run(work, patience_seconds=lease_seconds / 3)
+        tells = any(write.step.emits for write in writes)
+        return self._run(work, is_one_statement=not tells, patience_seconds=lease_seconds / 3)
 
     def put_step(self, lease: Lease, step: Step, lease_seconds: float = 60.0) -> None:
         """Record one step.
@@ -480,6 +525,36 @@ class RunStore:
             return self._settle(tx, lease, row, wanted, spared, backoff or Retry(), jitter)
 
         return self._run(work)
+
+    def finish(self, endings: Sequence[Ending], lease_seconds: float) -> list[bool]:
+        """Settle runs that came to their end, all in one commit; tell which it could.
+
+        It does what `settle` does with `Done`, for what is common: a run that is still this
+        worker's, that nobody cancels, that has no open question, and of whose end nobody is to
+        be told. Any other is left as it is, for `settle`, which also says what is wrong.
+
+        Raises:
+            StoreError: the database was away for a third of the lease; try again.
+        """
+        if self.notifies:
+            return [False] * len(endings)
+
+        def work(tx: sa.Connection) -> list[bool]:
+            ended = queue.end_all(tx, self._time, endings)
+            lines = [
+                (
+                    e.lease.run_id,
+                    ended[e.lease.run_id],
+                    e.lease.worker,
+                    {"replayed": e.replayed.steps},
+                )
+                for e in endings
+                if e.lease.run_id in ended
+            ]
+            events.append_all(tx, self._time, "run_succeeded", lines)
+            return [e.lease.run_id in ended for e in endings]
+
+        return self._run(work, patience_seconds=lease_seconds / 3)
 
     def _settle(
         self,
@@ -1023,8 +1098,9 @@ def _pause(backoff: Retry, attempts: int) -> float:
     return min(backoff.limit_seconds, wanted)
 
 
-class _Dead:
-    """A claimed run that was failed at once; the caller takes the next one."""
+def _told(row: sa.Row[Any]) -> dict[str, Any]:
+    """Return what the event of a claim says."""
+    return {"epoch": row.epoch, "attempts": row.attempts}
 
 
 _DUE: Mapping[str, Callable[[sa.Connection, Timeline, str, str], bool]] = {

@@ -71,9 +71,9 @@ if hasattr(os, "register_at_fork"):
 def _options(backend: str) -> dict[str, Any]:
     if backend == "sqlite":
         return {"connect_args": {"timeout": BUSY_SECONDS, "check_same_thread": False}}
-    # no server-side prepared statements: they break behind a transaction-mode pooler
+    # no server-side prepared statements: they break behind a transaction-mode pooler; no ping
+    # before each use: the store tries a transaction again that met a dropped connection
     return {
-        "pool_pre_ping": True,
         "connect_args": {"connect_timeout": 10, "prepare_threshold": None},
     }
 

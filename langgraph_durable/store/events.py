@@ -42,12 +42,7 @@ def append(
     """
     who = clean_text(actor)
     line = sa.insert(events).values(
-        run_id=run_id,
-        tenant=tenant,
-        type=type_,
-        at=time.now(),
-        actor=who,
-        data=json.dumps(data or {}, default=str),
+        run_id=run_id, tenant=tenant, type=type_, at=time.now(), actor=who, data=_text(data)
     )
     topic = NOTICES.get(type_)
     if topic is None or not tx.get_execution_options().get("notifies"):
@@ -56,6 +51,28 @@ def append(
     event_id = tx.execute(line.returning(events.c.id)).scalar_one()
     payload = {"event": type_, "run_id": run_id, "tenant": tenant, "actor": who, **(data or {})}
     outbox.put(tx, time, run_id, tenant, f"event:{event_id}", topic, payload)
+
+
+def append_all(
+    tx: sa.Connection,
+    time: Timeline,
+    type_: str,
+    lines: Sequence[tuple[str, str, str, Mapping[str, Any]]],
+) -> None:
+    """Write the same fact about several runs: (run, tenant, actor, data) of each.
+
+    For what happens to many runs at once and nobody outside is told of.
+    """
+    if lines:
+        made = [
+            {"run_id": run_id, "tenant": tenant, "actor": clean_text(actor), "data": _text(data)}
+            for run_id, tenant, actor, data in lines
+        ]
+        tx.execute(sa.insert(events).values(type=type_, at=time.now()), made)
+
+
+def _text(data: Mapping[str, Any] | None) -> str:
+    return json.dumps(data or {}, default=str)
 
 
 def of_run(tx: sa.Connection, run_id: str, after: int = 0, limit: int = 10_000) -> Sequence[Event]:

@@ -8,7 +8,7 @@ would believe that they own it. Locks are taken in one order: runs, then questio
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost
 from langgraph_durable.runs import Lease, Mode, Replayed, Status, sources
 from langgraph_durable.store import events, rules
+from langgraph_durable.store.bulk import Bulk
 from langgraph_durable.store.schema import ENDED, OWNED, UtcTime, among, runs, steps, workers
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
@@ -155,16 +156,20 @@ def _same_key(tx: sa.Connection, new: NewRun) -> bool:
 # --- claim -----------------------------------------------------------------------------
 
 
-def claiming(time: Timeline, worker: str, lease_seconds: float, served: Served) -> sa.UpdateBase:
-    """Return the statement that takes one run: one whose lease is over, else the next queued.
+def claiming(
+    time: Timeline, worker: str, lease_seconds: float, served: Served, limit: int = 1
+) -> sa.UpdateBase:
+    """Return the statement that takes runs: one whose lease is over, then the next queued.
 
     It is the same for every claim of a worker, so it is built once: building it costs more
     than running it. The epoch grows with every claim. Taking over a dead worker's run counts
     an attempt, unless that worker had made progress; a hand-over or an approval costs none.
     It returns no row when there is nothing to do.
 
-    When another run of the thread is claimed at the same instant, the unique index
-    `runs_hold_thread` decides (IntegrityError), and the caller tries the next candidate.
+    Of runs whose lease is over it takes one at a time: one of them may be what killed its
+    worker, and would take the others down once more. When another run of a thread is claimed
+    at the same instant, the unique index `runs_hold_thread` decides (IntegrityError), and the
+    caller tries the next candidates.
     """
     over = _candidates(time, served).where(
         among(runs.c.status, *OWNED), runs.c.lease_until < time.now()
@@ -174,17 +179,22 @@ def claiming(time: Timeline, worker: str, lease_seconds: float, served: Served) 
     due = _candidates(time, served).where(
         among(runs.c.status, Status.QUEUED), runs.c.run_after <= time.now(), _thread_is_free()
     )
-    over = over.order_by(runs.c.lease_until)
+    over = over.order_by(runs.c.lease_until).limit(1)
     due = due.order_by(runs.c.priority.desc(), runs.c.run_after, runs.c.id)
+    due = due.limit(max(1, limit - 1))
     # SQLite ignores FOR UPDATE; its write transaction is the lock.
-    over, due = (q.limit(1).with_for_update(skip_locked=True) for q in (over, due))
-    taken = sa.func.coalesce(over.scalar_subquery(), due.scalar_subquery())
+    over, due = (q.with_for_update(skip_locked=True) for q in (over, due))
+    if limit == 1:
+        taken = runs.c.id == sa.func.coalesce(over.scalar_subquery(), due.scalar_subquery())
+    else:  # each looked up once: as a plain subquery PostgreSQL may run it again for each row
+        found = [q.cte(name) for q, name in ((over, "over_"), (due, "due"))]
+        taken = sa.or_(*(runs.c.id.in_(sa.select(q.c.id)) for q in found))
     # in words: what SQLite returns has no table before a column's name, and rules have a tenant
     tenant: sa.ColumnElement[str] = sa.literal_column("runs.tenant")
     died = sa.case((progressed(), 1), else_=runs.c.attempts + 1)
     return (
         sa.update(runs)
-        .where(runs.c.id == taken)
+        .where(taken)
         .values(
             status=sa.case(
                 (runs.c.status == Status.CANCELLING.value, Status.CANCELLING.value),
@@ -312,6 +322,48 @@ def move(tx: sa.Connection, lease: Lease, target: Status, **values: Any) -> sa.R
     if row is None:
         raise why_not(tx, lease, target)
     return row
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A run that came to its end under a lease; `output` is encoded."""
+
+    lease: Lease
+    output: str
+    replayed: Replayed
+
+
+def end_all(tx: sa.Connection, time: Timeline, endings: Sequence[Ending]) -> dict[str, str]:
+    """End runs that are still owned and have no open question; return whose they were."""
+    table = [
+        {
+            "id": ending.lease.run_id,
+            "epoch": ending.lease.epoch,
+            "output": ending.output,
+            "steps": ending.replayed.steps,
+            "tokens": ending.replayed.tokens,
+        }
+        for ending in endings
+    ]
+    return {row.id: row.tenant for row in _END.execute(tx, time, table, 0)}
+
+
+_END = Bulk(
+    {"id": "text", "epoch": "bigint", "output": "text", "steps": "integer", "tokens": "integer"},
+    """
+    UPDATE runs SET
+        status = 'succeeded', output = said.output, error = NULL, finished_at = {now},
+        worker = NULL, previous_worker = worker, lease_until = NULL, holds_thread = false,
+        saved_steps = saved_steps + said.steps, saved_tokens = saved_tokens + said.tokens
+    FROM {rows} AS said
+    WHERE runs.id = said.id AND runs.epoch = said.epoch AND runs.status = 'running' AND (
+        runs.asked = 0 OR NOT EXISTS (
+            SELECT 1 FROM questions WHERE questions.run_id = runs.id AND questions.state = 'open'
+        )
+    )
+    RETURNING runs.id, tenant
+    """,
+)
 
 
 def why_not(tx: sa.Connection, lease: Lease, target: Status) -> DurableError:

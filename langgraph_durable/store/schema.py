@@ -35,6 +35,11 @@ class UtcTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+def sqlite_time(at: datetime) -> str:
+    """Return an aware time as `UtcTime` keeps it in SQLite, for statements that bypass types."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
 metadata = sa.MetaData()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,7 +12,8 @@ import sqlalchemy as sa
 from langgraph_durable.errors import DurableError, LeaseLost, StepConflict
 from langgraph_durable.runs import Lease, Question, Step, StepState, Usage
 from langgraph_durable.store import rows
-from langgraph_durable.store.schema import OWNED, UtcTime, among, runs, steps
+from langgraph_durable.store.bulk import Bulk
+from langgraph_durable.store.schema import runs, steps
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text, readable
 
@@ -58,30 +60,44 @@ _UPSERT = """
     )
 )
 _LIST = ", ".join(_COLUMNS)
+_ASKED = ", ".join(f"asked.{name}" for name in _COLUMNS)
 
-# One statement: the fence (the lease is extended, which locks the row against a claim),
-# and the steps of exactly those runs that it let through.
-_POSTGRES = f"""
-    WITH asked AS (
-        SELECT * FROM unnest({", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in _COLUMNS.items())})
-            AS a ({_LIST})
-    ), fence AS (
-        UPDATE runs SET lease_until = :until_
+# PostgreSQL does it in one statement: the fence (the lease is extended, which locks the row
+# against a claim), and the steps of exactly those runs that it let through.
+_POSTGRES = Bulk(
+    _COLUMNS,
+    f"""
+    WITH asked AS MATERIALIZED {{rows}}, fence AS (
+        UPDATE runs SET lease_until = {{until}}
         FROM (SELECT DISTINCT run_id, epoch FROM asked) AS mine
         WHERE runs.id = mine.run_id AND runs.epoch = mine.epoch AND runs.status IN ('running', 'cancelling')
         RETURNING runs.id, runs.epoch
     )
     INSERT INTO steps ({_LIST}, recorded_at)
-    SELECT {", ".join(f"asked.{name}" for name in _COLUMNS)}, :now_
+    SELECT {_ASKED}, {{now}}
     FROM asked JOIN fence ON fence.id = asked.run_id AND fence.epoch = asked.epoch
     {_UPSERT}
-"""  # noqa: S608  # built from the constant column names above
-_SQLITE = f"""
+    """,  # noqa: S608  # built from the constant column names above
+)
+_SQLITE = Bulk(
+    _COLUMNS,
+    f"""
+    WITH asked AS MATERIALIZED {{rows}}
     INSERT INTO steps ({_LIST}, recorded_at)
-    SELECT {", ".join(f":{name}" for name in _COLUMNS)}, :now_
-    FROM runs WHERE id = :run_id AND epoch = :epoch AND status IN ('running', 'cancelling')
+    SELECT {_ASKED}, {{now}}
+    FROM asked JOIN runs ON runs.id = asked.run_id AND runs.epoch = asked.epoch
+    WHERE runs.status IN ('running', 'cancelling')
     {_UPSERT}
-"""  # noqa: S608  # the same
+    """,  # noqa: S608  # the same
+)
+_SQLITE_LEASES = Bulk(
+    {"run_id": "text", "epoch": "bigint"},
+    """
+    UPDATE runs SET lease_until = {until}
+    WHERE id IN (SELECT run_id FROM {rows}) AND (id, epoch) IN (SELECT run_id, epoch FROM {rows})
+    AND status IN ('running', 'cancelling')
+    """,
+)
 
 
 def append(
@@ -94,69 +110,29 @@ def append(
     that was already written by the same claim with the same value counts as written: the
     commit's answer was lost on the way, and this is the second try.
     """
-    insert = _append_postgres if tx.dialect.name == "postgresql" else _append_sqlite
-    written = insert(tx, time, writes, lease_seconds)
+    table = [_row(write) for write in writes]
+    if tx.dialect.name == "postgresql":
+        found = _POSTGRES.execute(tx, time, table, lease_seconds)
+    else:
+        leases = [{"run_id": row["run_id"], "epoch": row["epoch"]} for row in table]
+        _SQLITE_LEASES.execute(tx, time, leases, lease_seconds)
+        found = _SQLITE.execute(tx, time, table, lease_seconds)
+    written = {(row.run_id, row.key) for row in found}
     return [None if (w.lease.run_id, w.step.key) in written else _refusal(tx, w) for w in writes]
 
 
+_STEP_COLUMNS = tuple(name for name in _COLUMNS if name not in ("run_id", "epoch"))
+_of_step = attrgetter(*_STEP_COLUMNS)
+_SAID = ("name", "place", "request", "error")  # by tools and graphs, for people
+
+
 def _row(write: Write) -> dict[str, Any]:
-    step, lease = write.step, write.lease
-    row = {name: getattr(step, name) for name in _COLUMNS if name not in ("run_id", "epoch")}
-    for name in ("name", "place", "request", "error"):  # said by tools and graphs, for people
+    row = dict(zip(_STEP_COLUMNS, _of_step(write.step), strict=True))
+    for name in _SAID:
         if row[name]:
             row[name] = clean_text(row[name])
-    return {**row, "state": step.state.value, "run_id": lease.run_id, "epoch": lease.epoch}
-
-
-def _append_postgres(
-    tx: sa.Connection, time: Timeline, writes: Sequence[Write], lease_seconds: float
-) -> set[tuple[str, str]]:
-    table = [_row(write) for write in writes]
-    arrays = {name: [row[name] for row in table] for name in _COLUMNS}
-    statement = _compiled(time, lease_seconds)
-    return {(row.run_id, row.key) for row in tx.execute(statement, arrays)}
-
-
-def _compiled(time: Timeline, lease_seconds: float) -> sa.TextClause:
-    until, now = time.later(lease_seconds), time.now()
-    if isinstance(now, sa.BindParameter) and isinstance(until, sa.BindParameter):
-        # a clock was given (tests): its time is a parameter
-        statement = sa.text(
-            _POSTGRES.replace(":until_", "CAST(:until_ AS timestamptz)").replace(
-                ":now_", "CAST(:now_ AS timestamptz)"
-            )
-        )
-        return statement.bindparams(
-            sa.bindparam("until_", until.effective_value, type_=UtcTime()),
-            sa.bindparam("now_", now.effective_value, type_=UtcTime()),
-        )
-    server = _POSTGRES.replace(
-        ":until_", "clock_timestamp() + make_interval(secs => :lease_seconds)"
-    )
-    server = server.replace(":now_", "clock_timestamp()")
-    return sa.text(server).bindparams(lease_seconds=lease_seconds)
-
-
-def _append_sqlite(
-    tx: sa.Connection, time: Timeline, writes: Sequence[Write], lease_seconds: float
-) -> set[tuple[str, str]]:
-    """One statement for the fence and the leases, as on PostgreSQL, then one for each step."""
-    now = time.now()
-    statement = sa.text(_SQLITE).bindparams(
-        sa.bindparam(
-            "now_",
-            now.effective_value if isinstance(now, sa.BindParameter) else None,
-            type_=UtcTime(),
-        )
-    )
-    mine = {(write.lease.run_id, write.lease.epoch) for write in writes}
-    tx.execute(
-        sa.update(runs)
-        .where(sa.tuple_(runs.c.id, runs.c.epoch).in_(sorted(mine)), among(runs.c.status, *OWNED))
-        .values(lease_until=time.later(lease_seconds))
-    )
-    found = (tx.execute(statement, _row(write)).one_or_none() for write in writes)
-    return {(row.run_id, row.key) for row in found if row is not None}
+    row["run_id"], row["epoch"] = write.lease.run_id, write.lease.epoch
+    return row
 
 
 def _refusal(tx: sa.Connection, write: Write) -> DurableError | None:

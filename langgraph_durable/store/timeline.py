@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -41,6 +41,13 @@ class Timeline:
             span = sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
             return sa.type_coerce(sa.func.statement_timestamp() + span, UtcTime())
         return self._asked(timedelta(seconds=seconds))
+
+    def moments(self, seconds: float) -> tuple[datetime, datetime] | None:
+        """Return the time, and the time `seconds` from now; None where the server's goes."""
+        if self._server:
+            return None
+        now = self._clock.now()
+        return now, now + timedelta(seconds=max(-_FOREVER, min(_FOREVER, seconds)))
 
     def _asked(self, away: timedelta) -> sa.BindParameter[Any]:
         """The clock is asked at each execution, so that a statement can be built once."""

@@ -26,7 +26,7 @@ from langgraph_durable.clock import Chance, Clock
 from langgraph_durable.errors import DurableError, LeaseLost
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.runs import Decision, Lease, Status, StepState
-from langgraph_durable.store import RunStore, Write
+from langgraph_durable.store import Ending, RunStore, Write
 from langgraph_durable.testing.fakes import FakeClock
 from langgraph_durable.testing.points import Called, Died, Life
 from langgraph_durable.testing.scenes import Scene
@@ -149,6 +149,11 @@ class MortalStore:
 
     # What a worker does:
 
+    def claim_some(self, *args: Any, **options: Any) -> Any:
+        """Tell of a claim."""
+        with self._life.around("claim"):
+            return self._store.claim_some(*args, **options)
+
     def load(self, lease: Lease, **options: Any) -> Any:
         """Tell when the journal is loaded: the claim is committed, and nothing else is done."""
         loaded = self._store.load(lease, **options)
@@ -167,6 +172,14 @@ class MortalStore:
         """Tell how a pass ended."""
         with self._life.around(f"settlement as {type(outcome).__name__.lower()}"):
             return self._store.settle(lease, outcome, *args)
+
+    def finish(self, endings: Sequence[Ending], lease_seconds: float) -> list[bool]:
+        """Tell of ends that the journal's thread settles; it must end in peace."""
+        try:
+            with self._life.around("settlement as done"):
+                return self._store.finish(endings, lease_seconds)
+        except Died:
+            return [False] * len(endings)
 
     def put_steps(
         self, writes: Sequence[Write], lease_seconds: float

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL_SECONDS = 1.0
+CLAIM_SIZES = (50, 20, 8, 3, 1)
 SWEEP_SECONDS = 2.0
 ANNOUNCE_SECONDS = 5.0
 
@@ -136,11 +137,10 @@ class Worker:
         await self._sweep()
         if self.durable.relay:
             await asyncio.to_thread(self.durable.relay.deliver)
-        taken = await self._take(engine)
-        if taken is None:
-            return None
-        await engine.pass_over(taken)
-        return taken.claim.run.id
+        for taken in await self._take(engine, 1):
+            await engine.pass_over(taken)
+            return taken.claim.run.id
+        return None
 
     async def _serve(self) -> bool:
         await asyncio.to_thread(self.durable.store.check_schema)
@@ -169,9 +169,10 @@ class Worker:
             if engine.running >= self.concurrency:
                 await woken.wait()
                 continue
-            taken = await self._try_to_take(engine)
-            if taken is not None:
+            some = await self._try_to_take(engine)
+            for taken in some:
                 engine.start(taken, self._ring)
+            if some:
                 continue
             try:
                 async with asyncio.timeout(POLL_SECONDS):
@@ -189,22 +190,24 @@ class Worker:
             except RuntimeError:
                 log.debug("worker %s: its loop has ended", self.name)
 
-    async def _try_to_take(self, engine: Engine) -> Taken | None:
+    async def _try_to_take(self, engine: Engine) -> list[Taken]:
         try:
-            return await self._take(engine)
+            return await self._take(engine, self.concurrency - engine.running)
         except StoreError as error:
             log.warning("worker %s can't claim, trying on: %s", self.name, error)
         except Exception:
             log.exception("worker %s can't claim, trying on", self.name)
-        return None
+        return []
 
-    async def _take(self, engine: Engine) -> Taken | None:
+    async def _take(self, engine: Engine, limit: int) -> list[Taken]:
         served = Served(
             [(a.name, a.version) for a in self.durable.agents],
             self._adopts,
             last_chances=not engine.has_suspect,
         )
-        return await asyncio.to_thread(engine.take, self.name, served)
+        # few sizes: each has a statement that is built once
+        limit = next(size for size in CLAIM_SIZES if size <= limit)
+        return await asyncio.to_thread(engine.take, self.name, served, limit)
 
     async def _chores(self) -> None:
         """Sweep, say that we live, and look whether the schema is still ours."""

@@ -23,7 +23,7 @@ from langgraph_durable.errors import (
 )
 from langgraph_durable.journal import JournalWriter, RunJournal
 from langgraph_durable.modes import Passage, drive, failure
-from langgraph_durable.runs import Broke, Outcome, Retried, Retry, Status
+from langgraph_durable.runs import Broke, Done, Outcome, Retried, Retry, Status
 from langgraph_durable.store import Claim, Journaled, RunStore, Served, Wakeups
 from langgraph_durable.worker.services import services_of
 
@@ -101,16 +101,17 @@ class Engine:
         self._wakeups = Wakeups(self._durable.store.engine, rung)
         self._wakeups.start()
 
-    def take(self, worker: str, served: Served) -> Taken | None:
-        """Claim a run, load it and begin to keep its lease.
+    def take(self, worker: str, served: Served, limit: int = 1) -> list[Taken]:
+        """Claim up to `limit` runs, load them and begin to keep their leases.
 
         All in the calling thread: the loop may be blocked by another run's code for longer
         than the lease, and must not be what the lease waits for.
         """
+        claims = self._durable.store.claim_some(worker, self._lease_seconds, served, limit)
+        return [self._taken(claim) for claim in claims]
+
+    def _taken(self, claim: Claim) -> Taken:
         store = self._durable.store
-        claim = store.claim(worker, self._lease_seconds, served)
-        if claim is None:
-            return None
         tenant = claim.run.tenant if claim.has_rules else None
         if claim.run.epoch == 1 and tenant is None:
             start = Journaled([], [], [])  # nobody had it before: there is nothing to load
@@ -169,7 +170,7 @@ class Engine:
         try:
             outcome = await self._drive(taken)
             if outcome is not None:
-                await self._settle(claim, outcome, state)
+                await self._settle(taken, outcome)
         except PassEnded as lost:
             log.warning("run %s: hands off, %s", claim.run.id, lost)
         finally:
@@ -195,27 +196,23 @@ class Engine:
     ) -> Outcome | None:
         """Drive, and stop at once when the lease is lost, the run cancelled or its time over."""
         driving = asyncio.ensure_future(drive(agent, ctx, passage))
-        cancelled = asyncio.ensure_future(journal.cancelling.wait())
-        try:
-            ends: set[asyncio.Future[Any]] = {driving, journal.lost, cancelled}
-            await asyncio.wait(
-                ends,
-                timeout=agent.deadline_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if driving.done():
-                return driving.result()
-            if journal.lost.done():
-                ctx.state.lost = _lost(journal)
-                ctx.state.abandon()
-                return await _ended(driving, ctx)
-            if cancelled.done():
-                ctx.state.cancel()
-                return await _ended(driving, ctx)
-            await self._end_overdue(driving, ctx)
-            return Retried(_overdue(agent), journal.progressed)
-        finally:
-            cancelled.cancel()
+        ends: set[asyncio.Future[Any]] = {driving, journal.lost, journal.cancelling}
+        await asyncio.wait(
+            ends,
+            timeout=agent.deadline_seconds,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if driving.done():
+            return driving.result()
+        if journal.lost.done():
+            ctx.state.lost = _lost(journal)
+            ctx.state.abandon()
+            return await _ended(driving, ctx)
+        if journal.cancelling.done():
+            ctx.state.cancel()
+            return await _ended(driving, ctx)
+        await self._end_overdue(driving, ctx)
+        return Retried(_overdue(agent), journal.progressed)
 
     async def _end_overdue(self, driving: asyncio.Future[Outcome], ctx: RunContext) -> None:
         """End a pass whose time is over, while the lease, which isn't extended now, still holds.
@@ -232,7 +229,10 @@ class Engine:
         ending.cancel()
         log.warning("run %s: its time is over, and code of it still runs", ctx.run_id)
 
-    async def _settle(self, claim: Claim, outcome: Outcome, state: PassState) -> None:
+    async def _settle(self, taken: Taken, outcome: Outcome) -> None:
+        claim, state = taken.claim, taken.state
+        if await _ended_with_others(taken, outcome):
+            return
         agent = self._durable.find(claim.run.agent, claim.run.version) if self._has(claim) else None
         if state.notes:  # before the run is given up: then the audit takes no more from us
             await asyncio.to_thread(_write_notes, self._durable.store, claim, state)
@@ -292,6 +292,13 @@ def _threads() -> Threads:
     fewer branches at once says so to LangGraph (`max_concurrency`).
     """
     return Threads(max_workers=MAX_THREADS, thread_name_prefix="durable-run")
+
+
+async def _ended_with_others(taken: Taken, outcome: Outcome) -> bool:
+    """Settle the common end, with that of other runs in one commit, if it is one."""
+    if not isinstance(outcome, Done) or taken.state.notes:
+        return False
+    return await taken.journal.finish(outcome.output, taken.state.replayed)
 
 
 def _lost(journal: RunJournal) -> PassEnded:

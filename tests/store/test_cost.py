@@ -35,7 +35,7 @@ PARKED_RUN = {
     "submit": (Cost(2, 1, 0), Cost(3, 1, 0)),
     "first pass: sweep, claim, 3 steps, park": (Cost(21, 6, 1), Cost(17, 6, 1)),
     "the person decides": (Cost(10, 1, 1), Cost(11, 1, 1)),
-    "second pass: sweep, claim, intent, 2 steps, settle": (Cost(16, 6, 2), Cost(13, 6, 2)),
+    "second pass: sweep, claim, intent, 2 steps, settle": (Cost(14, 6, 2), Cost(11, 6, 2)),
     "the client reads the result": (Cost(3, 0, 1), Cost(3, 0, 1)),
 }
 

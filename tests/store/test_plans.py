@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from desk import Desk, step
 
-from langgraph_durable.runs import Lease
-from langgraph_durable.store import Inbox, Page, Write
+from langgraph_durable.runs import Lease, Replayed
+from langgraph_durable.store import Ending, Inbox, Page, Served, Write
 
 FINISHED, PARKED, QUEUED = 50_000, 5_000, 200
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {0})"
@@ -97,8 +97,14 @@ def test_statements_of_a_busy_day_find_their_rows_by_an_index(crowded: Desk):
     lease = Lease("succeeded7", 1, "w")
     reads: list[tuple[str, Callable[[], object], list[str]]] = [
         ("claim", crowded.claim, ["runs_due", "runs_leased|runs_by_status", "runs_on_thread"]),
+        (
+            "claims",
+            lambda: store.claim_some("w", 60, Served([("a", "1")]), 20),
+            ["runs_due", "runs_leased|runs_by_status", "runs_on_thread"],
+        ),
         ("heartbeat", lambda: store.heartbeat([lease], 60), []),
         ("put", lambda: store.put_steps([Write(lease, step())], 60), []),
+        ("finish", lambda: store.finish([Ending(lease, "1", Replayed())], 60), []),
         ("get", lambda: store.get("waiting_human7"), ["questions_of_run"]),
         ("tenant", lambda: store.list_runs(Page(tenant="t7", limit=50)), ["runs_by_tenant"]),
         ("newest", lambda: store.list_runs(Page(limit=50)), ["runs_by_time"]),

@@ -14,8 +14,16 @@ import pytest
 from langgraph_durable import journal as journal_module
 from langgraph_durable.errors import DurableError, LeaseLost, StepConflict, StoreError
 from langgraph_durable.journal import JournalWriter, RunJournal
-from langgraph_durable.runs import Lease, Question, QuestionState, Status, Step, StepState
-from langgraph_durable.store import Journaled, NewRun, RunStore, Served, Write, open_engine
+from langgraph_durable.runs import (
+    Lease,
+    Question,
+    QuestionState,
+    Replayed,
+    Status,
+    Step,
+    StepState,
+)
+from langgraph_durable.store import Ending, Journaled, NewRun, RunStore, Served, Write, open_engine
 
 NOTHING = Journaled((), ())
 
@@ -29,6 +37,7 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.batches: list[list[Write]] = []
+        self.ended: list[list[str]] = []
         self.beats: list[list[Lease]] = []
         self.open = threading.Event()
         self.open.set()
@@ -51,6 +60,14 @@ class FakeStore:
             LeaseLost(w.lease.run_id, w.lease.epoch) if w.lease in self.lost else None
             for w in writes
         ]
+
+    def finish(self, endings: Sequence[Ending], lease_seconds: float) -> list[bool]:
+        self.open.wait(10)
+        if self.away:
+            self.away -= 1
+            raise StoreError("the database is away")
+        self.ended.append([ending.output for ending in endings])
+        return [ending.lease not in self.lost for ending in endings]
 
     def heartbeat(self, leases: Collection[Lease], lease_seconds: float) -> Mapping[Lease, Status]:
         self.beats.append(list(leases))
@@ -209,7 +226,7 @@ async def test_a_heartbeat_brings_the_news_of_a_cancel(
 ):
     run = start(lease_seconds=0.06).follow(lease(), NOTHING)
     store.status[run.lease] = Status.CANCELLING
-    await asyncio.wait_for(run.cancelling.wait(), 10)
+    await asyncio.wait_for(run.cancelling, 10)
     assert not run.lost.done()
 
 
@@ -222,7 +239,7 @@ async def test_a_ring_brings_the_look_at_the_leases_forward(
     run = writer.follow(lease(), NOTHING)
     store.status[run.lease] = Status.CANCELLING
     writer.ring()
-    await asyncio.wait_for(run.cancelling.wait(), 10)
+    await asyncio.wait_for(run.cancelling, 10)
 
 
 @pytest.mark.promise("S-05")
@@ -456,3 +473,38 @@ async def test_a_row_of_a_type_that_no_database_takes_is_refused_alone(
     )
     assert [type(answer) for answer in told] == [DurableError, Step, Step]
     assert not one.lost.done()
+
+
+@pytest.mark.promise("S-11")
+async def test_ends_of_several_runs_that_come_during_a_commit_go_together_in_the_next(
+    store: FakeStore, start: Callable[..., JournalWriter]
+):
+    writer = start()
+    runs = [writer.follow(lease(name), NOTHING) for name in ("r1", "r2", "r3")]
+    store.lost.add(runs[2].lease)
+    store.open.clear()
+    first = asyncio.ensure_future(runs[0].record(step("a")))
+    await asyncio.sleep(0)
+    ends = [asyncio.ensure_future(run.finish(run.lease.run_id, Replayed())) for run in runs]
+    await asyncio.sleep(0)
+    store.open.set()
+    await first
+    assert await asyncio.gather(*ends) == [True, True, False]
+    assert store.ended == [["r1", "r2", "r3"]]
+
+
+async def test_ends_that_the_database_does_not_take_are_left_to_be_settled_one_by_one(
+    store: FakeStore, start: Callable[..., JournalWriter]
+):
+    run = start().follow(lease(), NOTHING)
+    store.away = 1
+    assert await run.finish("1", Replayed()) is False
+
+
+async def test_an_end_that_comes_after_the_stop_is_left_to_be_settled_by_itself(
+    start: Callable[..., JournalWriter],
+):
+    writer = start()
+    run = writer.follow(lease(), NOTHING)
+    await asyncio.to_thread(writer.stop)
+    assert await run.finish("1", Replayed()) is False

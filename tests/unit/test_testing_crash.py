@@ -141,30 +141,33 @@ def test_a_store_without_intents_is_caught() -> None:
 
 def test_a_store_that_forgets_a_recorded_step_is_caught() -> None:
     class Forgetful(RunStore):
-        def settle(self, lease: Any, *args: Any) -> Any:
+        def finish(self, endings: Any, lease_seconds: float) -> list[bool]:
             with self.engine.begin() as tx:
                 tx.execute(sa.text("DELETE FROM steps WHERE key = 'pay'"))
-            return super().settle(lease, *args)
+            return super().finish(endings, lease_seconds)
 
     assert "'pay'" in problems(rehearse(Forgetful))
 
 
 def test_a_claim_that_keeps_the_epoch_is_caught() -> None:
     class Ageless(RunStore):
-        def claim(self, *args: Any) -> Any:
-            found = super().claim(*args)
-            if found is None or found.lease.epoch == 1:
+        def claim_some(self, *args: Any) -> Any:
+            found = super().claim_some(*args)
+            if not found or found[0].lease.epoch == 1:
                 return found
             with self.engine.begin() as tx:
                 tx.execute(sa.text("UPDATE runs SET epoch = 1"))
                 tx.execute(sa.text("UPDATE events SET data = replace(data, '2', '1')"))
-            return replace(found, lease=replace(found.lease, epoch=1))
+            return [replace(found[0], lease=replace(found[0].lease, epoch=1))]
 
     assert "epochs do not grow by one with each claim" in problems(rehearse(Ageless))
 
 
 def test_a_store_that_lets_a_late_worker_settle_is_caught() -> None:
     class Unfenced(RunStore):
+        def finish(self, endings: Any, lease_seconds: float) -> list[bool]:
+            return [False] * len(endings)
+
         def settle(self, lease: Any, outcome: Any, *args: Any) -> Any:
             run = self.get(lease.run_id)
             if run.epoch != lease.epoch:  # as if there were no fence

@@ -1,0 +1,59 @@
+"""Statements of the hot path: any number of rows as one parameter, one text for all calls.
+
+All rows travel as one JSON text, which the client writes and the database reads in C. The
+statements go to the driver as they are, without being built or compiled again: they run for
+every step and every end of every run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from langgraph_durable.store.schema import sqlite_time
+from langgraph_durable.store.timeline import Timeline
+
+
+class Bulk:
+    """A statement over rows that are given as JSON.
+
+    Args:
+        columns: the names of a row's fields, with their PostgreSQL types.
+        statement: SQL that both databases understand. In it `{rows}` is the rows as a table,
+            `{now}` the time, and `{until}` the time some seconds later.
+    """
+
+    def __init__(self, columns: Mapping[str, str], statement: str) -> None:
+        typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+        table = f"(SELECT * FROM json_to_recordset(CAST(%(rows)s AS json)) AS a ({typed}))"  # noqa: S608  # our own names
+        later = "clock_timestamp() + make_interval(secs => CAST(%(seconds)s AS double precision))"
+        self._by_server = statement.format(rows=table, now="clock_timestamp()", until=later)
+        self._by_clock = statement.format(
+            rows=table, now="CAST(%(now)s AS timestamptz)", until="CAST(%(until)s AS timestamptz)"
+        )
+        fields = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
+        table = f"(SELECT {fields} FROM json_each(:rows))"  # noqa: S608  # our own names
+        self._sqlite = statement.format(rows=table, now=":now", until=":until")
+
+    def execute(
+        self, tx: sa.Connection, time: Timeline, rows: Sequence[Mapping[str, Any]], seconds: float
+    ) -> Sequence[sa.Row[Any]]:
+        """Execute it over these rows; return the rows that it returns, if it does."""
+        given: dict[str, Any] = {
+            "rows": json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+        }
+        moments = time.moments(seconds)
+        if moments is None:
+            statement = self._by_server
+            given["seconds"] = seconds
+        elif tx.dialect.name == "sqlite":
+            statement = self._sqlite
+            given["now"], given["until"] = (sqlite_time(at) for at in moments)
+        else:
+            statement = self._by_clock
+            given["now"], given["until"] = moments
+        found = tx.exec_driver_sql(statement, given)
+        return found.all() if found.returns_rows else []
