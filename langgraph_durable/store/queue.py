@@ -186,9 +186,9 @@ def claiming(
     over, due = (q.with_for_update(skip_locked=True) for q in (over, due))
     if limit == 1:
         taken = runs.c.id == sa.func.coalesce(over.scalar_subquery(), due.scalar_subquery())
-    else:  # each looked up once: as a plain subquery PostgreSQL may run it again for each row
-        found = [q.cte(name) for q, name in ((over, "over_"), (due, "due"))]
-        taken = sa.or_(*(runs.c.id.in_(sa.select(q.c.id)) for q in found))
+    else:  # each looked up once: as plain subqueries PostgreSQL may run them again for each row
+        found = [sa.select(q.cte(name).c.id) for q, name in ((over, "over_"), (due, "due"))]
+        taken = runs.c.id.in_(sa.union_all(*found))
     # in words: what SQLite returns has no table before a column's name, and rules have a tenant
     tenant: sa.ColumnElement[str] = sa.literal_column("runs.tenant")
     died = sa.case((progressed(), 1), else_=runs.c.attempts + 1)

@@ -76,7 +76,8 @@ def plans(desk: Desk, call: Callable[[], object]) -> str:
     word = "EXPLAIN " if desk.is_postgres else "EXPLAIN QUERY PLAN "
     lines = []
     with desk.engine.connect() as tx:
-        for sql, parameters in said:
+        for sql, given in said:
+            parameters = given[0] if isinstance(given, list) else given  # of many rows, one
             for row in tx.exec_driver_sql(word + sql, parameters):
                 lines.append(str(row[0] if desk.is_postgres else row[-1]))
         tx.rollback()
