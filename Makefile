@@ -4,11 +4,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-DB     ?= sqlite
+DB      ?= sqlite
+SEED    ?= 1
+MINUTES ?= 5
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo up verdicts test check unit docs bench clean
+.PHONY: demo up verdicts test check unit docs bench chaos clean
 
 demo: $(VENV)/demo-$(DB).stamp  ## the kill experiment, on SQLite (DB=postgres: on PostgreSQL)
 	$(BIN)/python -m supportpilot.demo --db $(DB)
@@ -33,6 +35,9 @@ unit: $(VENV)/dev.stamp
 
 bench: $(VENV)/bench.stamp  ## speed beside the peers, under 15 minutes (QUICK=1: under 3)
 	$(BIN)/python -m benchmarks $(if $(QUICK),--plan quick,--profile --page)
+
+chaos: $(VENV)/dev.stamp  ## kills at random, SEED=1 MINUTES=5 on each database; counts what went wrong
+	$(BIN)/python -m tests.chaos --seed $(SEED) --minutes $(MINUTES)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

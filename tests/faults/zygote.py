@@ -1,8 +1,8 @@
 """Starts workers fast: it has imported what they need, and forks.
 
 Each worker is a process of its own with its own signals and its own exit; only the two
-seconds of imports are spared. It is asked by lines of JSON: `start` gives a process id, `poll`
-gives the exit code (negative for a signal) or null.
+seconds of imports are spared. It is asked by lines of JSON: `argv` gives a process id, and `main`
+names what it runs; `poll` gives the exit code (negative for a signal) or null.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import threading
 import traceback
 from typing import Any
 
-from langgraph_durable import cli
-
 for module in (
+    "langgraph_durable.cli",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite.pysqlite",
     "langgraph_durable.checkpoint.sqlite",
     "langgraph_durable.checkpoint.postgres",
+    *sys.argv[1:],
 ):
     with contextlib.suppress(ImportError):  # not installed: then nobody asks for it
         importlib.import_module(module)
 
 
-def _start(argv: list[str], env: dict[str, str], log: str) -> int:
+def _start(argv: list[str], env: dict[str, str], log: str, main: str) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -46,7 +46,7 @@ def _start(argv: list[str], env: dict[str, str], log: str) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.update(env)
         sys.argv = argv
-        code = _main()
+        code = _main(main)
     except BaseException:
         traceback.print_exc()
     sys.stdout.flush()
@@ -54,9 +54,10 @@ def _start(argv: list[str], env: dict[str, str], log: str) -> int:
     os._exit(code)
 
 
-def _main() -> int:
+def _main(named: str) -> int:
+    module, _, name = named.partition(":")
     try:
-        cli.main()
+        getattr(importlib.import_module(module), name)()
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     else:
@@ -75,7 +76,7 @@ def main() -> None:
     for line in sys.stdin:
         ask: dict[str, Any] = json.loads(line)
         if "argv" in ask:
-            answer: int | None = _start(ask["argv"], ask["env"], ask["log"])
+            answer: int | None = _start(**ask)
         else:
             answer = _poll(ask["poll"])
         sys.stdout.write(json.dumps(answer) + "\n")

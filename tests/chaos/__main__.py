@@ -1,0 +1,44 @@
+"""python -m tests.chaos --db postgres|sqlite --seed 1 --minutes 5"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos import campaign, report
+
+
+def main() -> int:
+    """Carry campaigns out, print their tables; 1 if anything went wrong."""
+    asked = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    asked.add_argument("--db", choices=("postgres", "sqlite", "both"), default="both")
+    asked.add_argument("--seed", type=int, default=1)
+    asked.add_argument("--minutes", type=float, default=5.0)
+    asked.add_argument("--report", type=Path, help="write the record into this page")
+    given = asked.parse_args()
+    kinds = ("postgres", "sqlite") if given.db == "both" else (given.db,)
+    results = []
+    for kind in kinds:
+        plan = campaign.Plan(kind, given.seed, given.minutes * 60)
+        folder = Path(tempfile.mkdtemp(prefix=f"lgd-chaos-{kind}-"))
+        result = campaign.run(plan, folder)
+        print(report.table(result.data()))
+        print(result.line())
+        results.append(result)
+        if result.is_clean:
+            shutil.rmtree(folder)
+        else:
+            print(f"logs, ledger and answers: {folder}")
+            for violation in result.violations[:50]:
+                print(f"  {violation.kind}: {violation.about}")
+    if given.report:
+        command = f"make chaos SEED={given.seed} MINUTES={given.minutes:g}"
+        report.write(given.report, [result.data() for result in results], command)
+    return 0 if all(result.is_clean for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
