@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos import campaign, report
+from tests.faults.processes import Zygote
 
 
 def main() -> int:
@@ -21,10 +22,11 @@ def main() -> int:
     given = asked.parse_args()
     kinds = ("postgres", "sqlite") if given.db == "both" else (given.db,)
     results = []
+    zygote = Zygote(*campaign.MODULES)
     for kind in kinds:
         plan = campaign.Plan(kind, given.seed, given.minutes * 60)
         folder = Path(tempfile.mkdtemp(prefix=f"lgd-chaos-{kind}-"))
-        result = campaign.run(plan, folder)
+        result = campaign.run(plan, folder, zygote)
         print(report.table(result.data()))
         print(result.line())
         results.append(result)
@@ -34,6 +36,7 @@ def main() -> int:
             print(f"logs, ledger and answers: {folder}")
             for violation in result.violations[:50]:
                 print(f"  {violation.kind}: {violation.about}")
+    zygote.close()
     if given.report:
         command = f"make chaos SEED={given.seed} MINUTES={given.minutes:g}"
         report.write(given.report, [result.data() for result in results], command)

@@ -27,7 +27,8 @@ class Plan:
 
     db: str
     seed: int
-    seconds: float
+    seconds: float  # of faults
+    kills: int | None = None  # after so many it is over, even if it was not that long
     every: float = 0.5  # seconds between faults, on average
     workers: int = 3
     lease: float = 2.5
@@ -44,14 +45,10 @@ class Result:
     violations: list[checker.Violation]
     shown: dict[str, Any]
     faults: dict[str, int]
+    kills: int  # processes that were ended by SIGKILL
     landed: list[faults.Landed] = field(default_factory=list)
     absorbed: list[float] = field(default_factory=list)  # when a repeat met its key
     seconds_to_end: float = 0.0
-
-    @property
-    def kills(self) -> int:
-        """How many processes were ended by SIGKILL."""
-        return sum(times for what, times in self.faults.items() if what.startswith("SIGKILL"))
 
     @property
     def is_clean(self) -> bool:
@@ -69,13 +66,12 @@ class Result:
 
     def data(self) -> dict[str, Any]:
         """Return everything, for the report."""
-        return {**asdict(self), "kills": self.kills}
+        return asdict(self)
 
 
-def run(plan: Plan, folder: Path) -> Result:
+def run(plan: Plan, folder: Path, zygote: Zygote) -> Result:
     """Carry one campaign out; processes and database are gone afterwards, the files stay."""
     database = open_database(plan.db, folder)
-    zygote = Zygote(*MODULES)
     try:
         town = Town(database, folder, zygote, plan.lease)
         try:
@@ -83,7 +79,6 @@ def run(plan: Plan, folder: Path) -> Result:
         finally:
             town.close()
     finally:
-        zygote.close()
         database.close()
 
 
@@ -104,7 +99,7 @@ def _carry_out(plan: Plan, database: Database, town: Town, folder: Path) -> Resu
     began = time.time()
     customers.start()
     deciders.start()
-    doing.run(plan.seconds)
+    doing.run(plan.seconds, plan.kills)
     calm = time.monotonic()
     customers.stop()
     customers.join()
@@ -116,7 +111,7 @@ def _carry_out(plan: Plan, database: Database, town: Town, folder: Path) -> Resu
     found = checker.Findings(database.rows, calls, checker.read_told(told.path))
     result = Result(
         plan, found.counts(), found.violations(), _shown(found, customers, doing, database),
-        dict(doing.counts()), doing.landed, _absorbed(town.ledger_path, began),
+        dict(doing.counts()), doing.kills, doing.landed, _absorbed(town.ledger_path, began),
         round(time.monotonic() - calm, 1),
     )  # fmt: skip
     (folder / "result.json").write_text(json.dumps(result.data(), indent=1))

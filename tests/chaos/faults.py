@@ -88,8 +88,8 @@ class Faults:
     _frozen: list[tuple[float, WorkerProcess]] = field(default_factory=list)
     _to_come: list[tuple[float, float]] = field(default_factory=list)  # (when, its skew)
 
-    def run(self, seconds: float) -> None:
-        """Make things go wrong for so long, then let everything live again."""
+    def run(self, seconds: float, kills: int | None = None) -> None:
+        """Make things go wrong for so long, or for so many kills, then let everything live again."""
         for _ in range(self.size):
             self._start(next(self.skews))
         until = self.began + seconds
@@ -98,7 +98,7 @@ class Faults:
             while time.monotonic() < min(due, until):
                 self._tend()
                 time.sleep(0.02)
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or (kills is not None and self.kills >= kills):
                 break
             _DO[fault.what](self, fault)
         self.calm()
@@ -116,6 +116,11 @@ class Faults:
     def counts(self) -> Counter[str]:
         """Return how often each fault landed."""
         return Counter(landed.what for landed in self.landed)
+
+    @property
+    def kills(self) -> int:
+        """How many processes were ended by SIGKILL."""
+        return sum(landed.what.startswith("SIGKILL") for landed in self.landed)
 
     # --- between faults ----------------------------------------------------------------
 
@@ -191,7 +196,7 @@ class Faults:
         """SIGKILL the API; it is back at once."""
         self.town.kill_api()
         self._note("SIGKILL API")
-        self.town.start_api()
+        self.town.start_api(wait=False)
 
     def kill_ledger(self, fault: Fault) -> None:
         """SIGKILL the ledger, which is away for a while."""

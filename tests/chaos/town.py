@@ -34,6 +34,12 @@ def is_reachable(port: int) -> bool:
     return True
 
 
+def _secret(made: WorkerProcess) -> str:
+    if made.wait() != 0:
+        raise RuntimeError(made.log())
+    return made.log().split()[-1]
+
+
 class Town:
     """What runs. Only the thread of the faults starts and ends processes."""
 
@@ -44,7 +50,8 @@ class Town:
         self.workers: list[WorkerProcess] = []
         self.started = 0
         self.start_ledger()
-        self.keys = {name: self._key(name) for name in ("mei", "tom")}
+        making = {name: self._make_key(name) for name in ("mei", "tom")}
+        self.keys = {name: _secret(made) for name, made in making.items()}
         self.database.watch()
         self.start_api()
 
@@ -62,16 +69,13 @@ class Town:
         log = self.folder / f"{name}.log"
         return WorkerProcess(self._zygote, ["langgraph-durable", *argv], env, log, main)
 
-    def _key(self, name: str) -> str:
-        """Have the command line make an API key; the first one also makes the schema."""
+    def _make_key(self, name: str) -> WorkerProcess:
+        """Have the command line make an API key; the first of them also makes the schema."""
         argv = ["keys", "create", "--app", "tests.chaos.app:durable", "--tenant", TENANT]
         argv += ["--name", name]
         for role in ("agent", "operator", "supervisor"):
             argv += ["--role", role]
-        made = self._fork(f"key-{name}", argv)
-        if made.wait() != 0:
-            raise RuntimeError(made.log())
-        return made.log().split()[-1]
+        return self._fork(f"key-{name}", argv)
 
     def start_worker(self, skew: float = 0.0) -> WorkerProcess:
         """Start one worker whose machine's clock is off by some seconds."""
@@ -84,10 +88,11 @@ class Town:
         self.workers.append(worker)
         return worker
 
-    def start_api(self) -> None:
-        """Start the API and wait until it listens."""
+    def start_api(self, *, wait: bool = True) -> None:
+        """Start the API, and wait until it listens."""
         self.api = self._fork("api", [], API)
-        eventually(lambda: is_reachable(self.api_port), "an API", context=self.api.log)
+        if wait:
+            eventually(lambda: is_reachable(self.api_port), "an API", context=self.api.log)
 
     def start_ledger(self) -> None:
         """Start the ledger and wait until it listens."""
