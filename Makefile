@@ -36,8 +36,8 @@ unit: $(VENV)/dev.stamp
 bench: $(VENV)/bench.stamp  ## speed beside the peers, under 15 minutes (QUICK=1: under 3)
 	$(BIN)/python -m benchmarks $(if $(QUICK),--plan quick,--profile --page)
 
-chaos: $(VENV)/dev.stamp  ## kills at random, SEED=1 MINUTES=5 on each database; counts what went wrong
-	$(BIN)/python -m tests.chaos --seed $(SEED) --minutes $(MINUTES)
+chaos: $(VENV)/dev.stamp $(if $(PAGE),$(VENV)/bench.stamp)  ## kills at random, SEED=1 MINUTES=5 on each database; counts what went wrong (PAGE=1: writes docs/chaos.md)
+	$(BIN)/python -m tests.chaos --seed $(SEED) --minutes $(MINUTES) $(if $(PAGE),--report docs/chaos.md)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

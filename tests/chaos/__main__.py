@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from tests.chaos import campaign, report
 from tests.faults.processes import Zygote
+
+FOLDER = Path("var") / "chaos"  # of each database: logs, ledger, answers, result.json
 
 
 def main() -> int:
@@ -25,17 +26,16 @@ def main() -> int:
     zygote = Zygote(*campaign.MODULES)
     for kind in kinds:
         plan = campaign.Plan(kind, given.seed, given.minutes * 60)
-        folder = Path(tempfile.mkdtemp(prefix=f"lgd-chaos-{kind}-"))
+        folder = FOLDER / kind
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         result = campaign.run(plan, folder, zygote)
         print(report.table(result.data()))
         print(result.line())
         results.append(result)
-        if result.is_clean:
-            shutil.rmtree(folder)
-        else:
-            print(f"logs, ledger and answers: {folder}")
-            for violation in result.violations[:50]:
-                print(f"  {violation.kind}: {violation.about}")
+        for violation in result.violations[:50]:
+            print(f"  {violation.kind}: {violation.about}")
+        print(f"logs, ledger, answers and rows are in {folder}")
     zygote.close()
     if given.report:
         command = f"make chaos SEED={given.seed} MINUTES={given.minutes:g}"

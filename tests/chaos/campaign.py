@@ -12,12 +12,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import checker, faults, ledger
+from tests.chaos import checker, faults, ledger, report
 from tests.chaos.clients import FINAL, Api, Customers, Deciders, Told
 from tests.chaos.databases import Database, Sqlite, open_database
 from tests.chaos.town import Town
 from tests.faults.processes import Zygote
 
+TABLES = (
+    "runs", "steps", "questions", "events", "outbox", "chaos_moves", "chaos_writes", "chaos_answers",
+)  # fmt: skip
 MODULES = ("tests.chaos.agents", "tests.chaos.serve")
 
 
@@ -41,6 +44,7 @@ class Result:
     """What came of it."""
 
     plan: Plan
+    versions: str
     counts: dict[str, int]
     violations: list[checker.Violation]
     shown: dict[str, Any]
@@ -110,12 +114,23 @@ def _carry_out(plan: Plan, database: Database, town: Town, folder: Path) -> Resu
     calls = checker.read_calls(town.ledger_path)
     found = checker.Findings(database.rows, calls, checker.read_told(told.path))
     result = Result(
-        plan, found.counts(), found.violations(), _shown(found, customers, doing, database),
+        plan, report.versions(), found.counts(), found.violations(), _shown(found, customers, doing, database),
         dict(doing.counts()), doing.kills, doing.landed, _absorbed(town.ledger_path, began),
         round(time.monotonic() - calm, 1),
     )  # fmt: skip
     (folder / "result.json").write_text(json.dumps(result.data(), indent=1))
+    if not result.is_clean:
+        _keep(database, folder)
     return result
+
+
+def _keep(database: Database, folder: Path) -> None:
+    """Keep the rows that a violation is told by: the database itself goes."""
+    for table in TABLES:
+        rows = database.rows(f"SELECT * FROM {table}")
+        (folder / f"{table}.jsonl").write_text(
+            "".join(json.dumps(row, default=str) + "\n" for row in rows)
+        )
 
 
 def _until_all_ended(database: Database, patience: float) -> None:

@@ -66,7 +66,7 @@ def record(results: Sequence[Mapping[str, Any]], command: str, image: str) -> st
         f"{plan['workers']} workers, a lease of {plan['lease']:g} s, seed {plan['seed']}, "
         f"{plan['seconds']:g} s of faults on each database.",
         "",
-        f"{versions()}.",
+        f"{results[0]['versions']}.",
         "",
         f"Processes ended by SIGKILL: {kills}.",
         "",
