@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.chaos import campaign, report
 from tests.faults.processes import Zygote
 
-FOLDER = Path("var") / "chaos"  # of each database: logs, ledger, answers, result.json
+FOLDER = Path("var").resolve() / "chaos"  # of each database: logs, ledger, answers, result.json
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
         plan = campaign.Plan(kind, given.seed, given.minutes * 60)
         folder = FOLDER / kind
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         result = campaign.run(plan, folder, zygote)
         print(report.table(result.data()))
         print(result.line())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -114,10 +115,17 @@ def _carry_out(plan: Plan, database: Database, town: Town, folder: Path) -> Resu
     calls = checker.read_calls(town.ledger_path)
     found = checker.Findings(database.rows, calls, checker.read_told(told.path))
     result = Result(
-        plan, report.versions(), found.counts(), found.violations(), _shown(found, customers, doing, database),
-        dict(doing.counts()), doing.kills, doing.landed, _absorbed(town.ledger_path, began),
-        round(time.monotonic() - calm, 1),
-    )  # fmt: skip
+        plan=plan,
+        versions=report.versions(),
+        counts=found.counts(),
+        violations=found.violations(),
+        shown=_shown(found, customers, doing, database),
+        faults=dict(doing.counts()),
+        kills=doing.kills,
+        landed=doing.landed,
+        absorbed=_absorbed(town.ledger_path, began),
+        seconds_to_end=round(time.monotonic() - calm, 1),
+    )
     (folder / "result.json").write_text(json.dumps(result.data(), indent=1))
     if not result.is_clean:
         _keep(database, folder)
@@ -190,8 +198,6 @@ def _sum(verdicts: Counter[str], verdict: str, ops: Sequence[str]) -> int:
 
 
 def _absorbed(path: Path, began: float) -> list[float]:
-    import sqlite3
-
     with sqlite3.connect(path) as db:
         rows = db.execute("SELECT at FROM calls WHERE verdict = 'repeat' ORDER BY id")
         return [round(at - began, 2) for (at,) in rows]

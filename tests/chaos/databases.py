@@ -50,7 +50,7 @@ class Sqlite(Database):
 
     def __init__(self, folder: Path) -> None:
         self._disk = folder / "disk"
-        self._disk.mkdir()
+        self._disk.mkdir(exist_ok=True)
         self.can_fill = _mounted(self._disk)
         self.path = self._disk / "durable.db"
         self.url = f"sqlite:///{self.path}"
