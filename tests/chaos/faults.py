@@ -110,6 +110,8 @@ class Faults:
                 worker.send(signal.SIGCONT)
         self._frozen.clear()
         self._to_come.clear()
+        if not self.town.api.is_alive:
+            self.town.start_api()
         while len(self.town.alive()) < self.size:
             self._start(0.0)
 
@@ -134,6 +136,8 @@ class Faults:
         for entry in [entry for entry in self._to_come if entry[0] <= now]:
             self._to_come.remove(entry)
             self._start(entry[1])
+        if not self.town.api.is_alive:  # it could not start, as the database was away
+            self.town.start_api(wait=False)
         missing = self.size - len(self.town.alive()) - len(self._to_come)
         for _ in range(missing):  # one that ended by itself, or in good order
             self._start(next(self.skews))
@@ -150,14 +154,20 @@ class Faults:
         wait = fault.seconds if fault.whom < 0.2 else 0.0
         self._to_come.append((time.monotonic() + wait, fault.skew))
 
+    def _kill(self, process: WorkerProcess, what: str) -> None:
+        """SIGKILL; it counts if it was that which ended the process."""
+        if process.is_alive:
+            process.send(signal.SIGKILL)
+        if process.wait() == -signal.SIGKILL:
+            self._note(f"SIGKILL {what}")
+
     # --- the faults --------------------------------------------------------------------
 
     def kill_worker(self, fault: Fault) -> None:
         """SIGKILL one worker: starting or at work, and now and then one that is frozen."""
         alive = self.town.alive() if fault.seconds < 0.1 else self._awake()
         if alive:
-            alive[int(fault.whom * len(alive))].kill()
-            self._note("SIGKILL worker")
+            self._kill(alive[int(fault.whom * len(alive))], "worker")
             self._replace(fault)
 
     def kill_all(self, fault: Fault) -> None:
@@ -166,8 +176,7 @@ class Faults:
         for worker in alive:
             worker.send(signal.SIGKILL)
         for worker in alive:
-            assert worker.wait() == -signal.SIGKILL
-            self._note("SIGKILL worker")
+            self._kill(worker, "worker")
             self._replace(fault)
 
     def stop_worker(self, fault: Fault) -> None:
@@ -194,8 +203,7 @@ class Faults:
 
     def kill_api(self, fault: Fault) -> None:
         """SIGKILL the API; it is back at once."""
-        self.town.kill_api()
-        self._note("SIGKILL API")
+        self._kill(self.town.api, "API")
         self.town.start_api(wait=False)
 
     def kill_ledger(self, fault: Fault) -> None:

@@ -107,10 +107,6 @@ class Town:
         self.workers = [worker for worker in self.workers if worker.is_alive]
         return self.workers
 
-    def kill_api(self) -> None:
-        """SIGKILL the API; asserted to have been what ended it."""
-        self.api.kill()
-
     def kill_ledger(self) -> None:
         """SIGKILL the ledger; asserted to have been what ended it."""
         self.ledger.kill()
