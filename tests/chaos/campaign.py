@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import checker, faults, ledger, report
+from tests.chaos import checker, faults, ledger, records, report
 from tests.chaos.clients import FINAL, Api, Customers, Deciders, Told
 from tests.chaos.databases import Database, Sqlite, open_database
 from tests.chaos.town import Town
@@ -107,13 +107,12 @@ def _carry_out(plan: Plan, database: Database, town: Town, folder: Path) -> Resu
     doing.run(plan.seconds, plan.kills)
     calm = time.monotonic()
     customers.stop()
-    customers.join()
-    _until_all_ended(database, plan.patience)
+    _until_all_ended(customers, doing, database, plan.patience)
     deciders.stop()
     deciders.join()
     told.close()
-    calls = checker.read_calls(town.ledger_path)
-    found = checker.Findings(database.rows, calls, checker.read_told(told.path))
+    calls = records.read_calls(town.ledger_path)
+    found = checker.Findings(database.rows, calls, records.read_told(told.path))
     result = Result(
         plan=plan,
         versions=report.versions(),
@@ -141,15 +140,20 @@ def _keep(database: Database, folder: Path) -> None:
         )
 
 
-def _until_all_ended(database: Database, patience: float) -> None:
-    """Wait for runs and messages; what has not ended then, the checker counts as lost."""
+def _until_all_ended(
+    customers: Customers, doing: faults.Faults, database: Database, patience: float
+) -> None:
+    """Wait for customers, runs and messages; what has not ended then, the checker counts as lost."""
     until = time.monotonic() + patience
     runs = f"SELECT count(*) FROM runs WHERE status NOT IN {FINAL}"
     messages = "SELECT count(*) FROM outbox WHERE state = 'pending'"
     while time.monotonic() < until:
+        doing.calm()
+        customers.join(0.2)
+        if customers.is_alive():
+            continue
         if database.rows(runs)[0][0] == database.rows(messages)[0][0] == 0:
             return
-        time.sleep(0.2)
 
 
 def _shown(

@@ -104,14 +104,17 @@ class Faults:
         self.calm()
 
     def calm(self) -> None:
-        """Wake who is frozen and bring the workers that are missing, with clocks that are right."""
+        """Wake who is frozen and bring who is missing, with clocks that are right.
+
+        Again and again until the end: who was starting as the faults ended may fail yet.
+        """
         for _, worker in self._frozen:
             if worker.is_alive:
                 worker.send(signal.SIGCONT)
         self._frozen.clear()
         self._to_come.clear()
         if not self.town.api.is_alive:
-            self.town.start_api()
+            self.town.start_api(wait=False)
         while len(self.town.alive()) < self.size:
             self._start(0.0)
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.chaos import witness
-from tests.chaos.checker import COUNTED, Call, Findings
+from tests.chaos.checker import COUNTED, Findings
 from tests.chaos.orders import AMOUNT, KINDS, VERBS, order, parts
+from tests.chaos.records import Call
+from tests.faults.processes import ROOT
 
 TABLES = """
 CREATE TABLE runs (id TEXT, idempotency_key TEXT, agent TEXT, mode TEXT, thread TEXT, status TEXT,
@@ -274,6 +278,15 @@ def test_what_is_planted_is_counted(planted: str) -> None:
 
 def test_each_count_has_a_planted_violation() -> None:
     assert {kind for kind, _ in PLANTED.values()} == set(COUNTED)
+
+
+def test_the_checker_knows_nothing_of_the_product() -> None:
+    look = "import sys, tests.chaos.checker, tests.chaos.ledger; print(*sys.modules, sep='\\n')"
+    modules = subprocess.run(
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "tests.chaos.records" in modules
+    assert not [name for name in modules if name.startswith(("langgraph", "sqlalchemy"))]
 
 
 def test_orders_are_the_same_for_a_seed() -> None:
