@@ -16,21 +16,27 @@ from typing import Any
 from tests.chaos.orders import AMOUNT, VERBS, parts
 from tests.chaos.records import Call, Question, Rows, Run, Step, read_lineage, read_runs
 
-#: design.md §1: which status may follow which. A takeover is running -> running with a new epoch.
+#: design.md §1: which status may follow which under one epoch.
 MOVES: Mapping[str | None, frozenset[str]] = {
     None: frozenset({"queued"}),
-    "queued": frozenset({"running", "cancelled"}),
+    "queued": frozenset({"cancelled"}),
     "running": frozenset(
-        {"running", "waiting_human", "sleeping", "queued", "cancelling", "succeeded", "failed"}
+        {"waiting_human", "sleeping", "queued", "cancelling", "succeeded", "failed"}
     ),
     "waiting_human": frozenset({"queued", "cancelled"}),
     "sleeping": frozenset({"queued", "cancelled"}),
-    "cancelling": frozenset({"cancelling", "cancelled"}),
+    "cancelling": frozenset({"cancelled"}),
     "failed": frozenset({"queued"}),
+}
+#: And what a claim, which is a new epoch, makes of a status: the second two are takeovers.
+CLAIMS: Mapping[str | None, frozenset[str]] = {
+    "queued": frozenset({"running"}),
+    "running": frozenset({"running"}),
+    "cancelling": frozenset({"cancelling"}),
 }
 #: What each line of the audit moves a run to; lines that aren't here move nothing.
 AUDITED: Mapping[str, str] = {
-    "run_submitted": "queued", "run_claimed": "running", "run_taken_over": "taken over",
+    "run_submitted": "queued", "run_claimed": "claimed", "run_taken_over": "claimed",
     "run_parked": "waiting_human", "run_slept": "sleeping", "run_handed_back": "queued",
     "run_requeued": "queued", "run_resumed": "queued", "run_retried": "queued",
     "run_cancelling": "cancelling", "run_succeeded": "succeeded", "run_failed": "failed",
@@ -265,12 +271,11 @@ class Findings:
         seen: dict[str, list[str]] = defaultdict(list)
         query = "SELECT run_id, old, new, old_epoch, epoch FROM chaos_moves ORDER BY id"
         for run_id, old, new, old_epoch, epoch in self._rows(query):
-            claimed = epoch - (old_epoch or 0)
-            taken_over = claimed == 1 and old in OWNED
-            seen[run_id].append("taken over" if taken_over else new)
-            if new not in MOVES.get(old, ()) or (old == new and not taken_over):
-                yield Violation("forbidden transition", f"{run_id}: from {old} to {new}")
-            if claimed != (taken_over or new == "running"):
+            grown = epoch - (old_epoch or 0)
+            seen[run_id].append("claimed" if grown else new)
+            if new not in (CLAIMS if grown else MOVES).get(old, ()):
+                yield Violation("forbidden transition", f"{run_id}: from {old} to {new}, {grown}")
+            if grown not in (0, 1) or (old is None and grown):
                 about = f"{run_id}: {old} to {new}, epoch from {old_epoch} to {epoch}"
                 yield Violation("write by a stale epoch", about)
         for run in self.runs.values():
@@ -278,7 +283,7 @@ class Findings:
                 yield Violation(
                     "gap in the audit", f"{run.id}: {audit[run.id]}, not {seen[run.id]}"
                 )
-            if seen[run.id] and seen[run.id][-1] not in (run.status, "taken over"):
+            if seen[run.id] and seen[run.id][-1] not in (run.status, "claimed"):
                 yield Violation(
                     "gap in the audit", f"{run.id} is {run.status}, after {seen[run.id]}"
                 )
