@@ -19,6 +19,7 @@ from langgraph_durable.agents import Agent
 from langgraph_durable.checkpoint import Savers
 from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
 from langgraph_durable.context import Services
+from langgraph_durable.encryption import keyring
 from langgraph_durable.errors import BadInput, Forbidden, UnknownAgent
 from langgraph_durable.keys import AGENT, SUPERVISOR, Keys, may_decide
 from langgraph_durable.models import ModelRoutes
@@ -42,6 +43,7 @@ from langgraph_durable.runs import (
     Step,
     check_name,
 )
+from langgraph_durable.secrets import SecretProvider
 from langgraph_durable.store import Inbox, Letters, NewRun, Page, Parked, RunStore, open_engine
 from langgraph_durable.tools import ToolHub
 from langgraph_durable.topics import NOTICES
@@ -79,10 +81,15 @@ class Durable:
             webhook, or a plain function of a message.
         notify: who is told that a question is asked, waits, expired, or a run ended: a
             `Webhook`, or a function of a `Message`. At least once, from any worker.
+        secrets: what `ctx.secret` asks: `EnvSecrets`, `MappingSecrets` or a function of a
+            `Wanted` (langgraph_durable.secrets), sync or async. Needed only where agents run.
+        encryption_keys: what payloads are encrypted with in the database; the first encrypts,
+            each decrypts. By default from LANGGRAPH_DURABLE_ENCRYPTION_KEYS (with commas).
 
     Raises:
         StoreError: the database can't be opened.
         SchemaMismatch: its schema is older or newer than this code.
+        EncryptionError: it is encrypted, and the keys are missing or are others.
     """
 
     def __init__(
@@ -102,10 +109,13 @@ class Durable:
         prices: Mapping[str, Price] | None = None,
         notify: Sequence[Sink] = (),
         outbox: Mapping[str, Sink] | None = None,
+        secrets: SecretProvider | None = None,
+        encryption_keys: Sequence[str] | None = None,
     ) -> None:
         self.types = Types([Refused, *types])
         listeners = sinks(notify)
         routes = topic_routes(outbox or {})
+        self._keyring = keyring(encryption_keys)
         self.store = self._open(url, clock, create)
         self.url = self.store.engine.url.render_as_string(hide_password=False)
         self.store.notifies = bool(listeners)
@@ -120,13 +130,14 @@ class Durable:
             retry=retry or Retry(attempts=1),
             prices=dict(prices or {}),
             topics=tuple(outbox or {}),
+            secrets=secrets,
         )
         self.budgets = dict(budgets or {})
         self.relay = Relay(self.store, {NOTICES: listeners, **routes}, self.services.chance.random)
         self._agents: dict[tuple[str, str], Agent] = {}
 
     def _open(self, url: str, clock: Clock | None, create: bool) -> RunStore:
-        engine = open_engine(url)
+        engine = open_engine(url, self._keyring)
         store = RunStore(engine, clock, self.types)
         try:
             store.check_schema(create=create)
@@ -218,7 +229,7 @@ class Durable:
 
     def savers(self) -> Savers:
         """Return savers for graph mode; each worker opens and closes its own."""
-        return Savers.for_url(self.url, types=self.types)
+        return Savers.for_url(self.url, types=self.types, keyring=self._keyring)
 
     def purge(self, older_than_seconds: float, *, tenant: str | None = None) -> int:
         """Forget finished runs that ended longer ago, with journal, questions, events, messages

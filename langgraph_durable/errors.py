@@ -17,7 +17,8 @@
     │   ├── NotWaiting           a decision for a question that is no longer open
     │   └── AlreadyDecided       a different decision was stored first
     ├── StoreError               the database can't be opened, or is of another version
-    │   └── SchemaMismatch       its schema is older or newer than this code
+    │   ├── SchemaMismatch       its schema is older or newer than this code
+    │   └── EncryptionError      keys are missing or wrong, or a sealed value was changed
     ├── StepError                something about a step
     │   ├── DuplicateKey         one key, two places in one pass
     │   ├── NonDeterminismError  replay reached a recorded key with another request
@@ -28,6 +29,7 @@
     │   ├── ToolError            a tool failed in a way it meant to report: an answer
     │   └── ToolUnreachable      its server can't be reached, or the connection broke
     ├── QuestionExpired          nobody answered in time, and the question was declared to fail
+    ├── SecretMissing            the provider has no secret of that name
     ├── OverBudget               a budget was used up, and a person refused to raise it
     ├── CodeChanged              the code that a parked run needs is gone
     ├── QuestionSwallowed        an `except` caught the pause, and the graph went on
@@ -192,6 +194,10 @@ class SchemaMismatch(StoreError):
     """The database's schema is older or newer than this code."""
 
 
+class EncryptionError(StoreError):
+    """Encryption keys are missing or wrong, or a sealed value was changed."""
+
+
 class StepError(DurableError):
     """Something about a step, named by its key."""
 
@@ -279,6 +285,17 @@ class QuestionExpired(DurableError):
     def __init__(self, key: str) -> None:
         self.key = key
         super().__init__(f"question {key!r} expired: nobody answered it in time")
+
+
+class SecretMissing(DurableError):
+    """The provider has no secret of that name for this tenant and agent."""
+
+    def __init__(self, name: str, tenant: str, agent: str, why: str) -> None:
+        self.name, self.tenant, self.agent = name, tenant, agent
+        super().__init__(
+            f"there is no secret {name!r} for tenant {tenant!r} and agent {agent!r}: {why}. Add it "
+            "where the workers run, then retry the run: it goes on from its journal."
+        )
 
 
 class OverBudget(DurableError):

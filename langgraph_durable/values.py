@@ -39,7 +39,7 @@ from zoneinfo import ZoneInfo
 from langchain_core import messages as lc
 from langchain_core.documents import Document
 from langchain_core.messages.base import TextAccessor
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel, RootModel, SecretBytes, SecretStr
 
 from langgraph_durable.errors import BadInput, NotEncodable, StoreError, TooLarge
 
@@ -669,6 +669,18 @@ def _type_name(cls: type) -> str:
     )
 
 
+_WAYS_OUT: tuple[tuple[Any, str], ...] = (
+    (
+        (SecretStr, SecretBytes),
+        "A secret is never stored. Read it where it is used, with ctx.secret(name), and keep its "
+        "name instead.",
+    ),
+    (Awaitable, "Await it first."),
+    (Iterator, "Make a list of it first."),
+    (BaseException, "Keep its text: str(error)."),
+)
+
+
 def _way_out(value: Any) -> str:
     cls = type(value)
     if cls.__module__.partition(".")[0] == "numpy":
@@ -688,10 +700,7 @@ def _way_out(value: Any) -> str:
             return (
                 f"It is a subclass of {base.__name__} and would come back as one: convert it first."
             )
-    if isinstance(value, Awaitable):
-        return "Await it first."
-    if isinstance(value, Iterator):
-        return "Make a list of it first."
-    if isinstance(value, BaseException):
-        return "Keep its text: str(error)."
+    for kind, way_out in _WAYS_OUT:
+        if isinstance(value, kind):
+            return way_out
     return "Return plain data, or a registered pydantic model, dataclass, Enum or NamedTuple."

@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -35,6 +35,7 @@ from langgraph.checkpoint.base import (
 
 from ..errors import LeaseLost
 from ..runs import Lease
+from ..secrets import Revealed
 from .state import clean_metadata
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class Pass:
     """What is known of one pass; clones of its saver share it."""
 
     lease: Lease
+    secrets: Revealed = field(default_factory=Revealed)
     lost: bool = False  # a write was refused
     progressed: bool = False  # a write was marked as progress
 

@@ -23,6 +23,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
+from ..encryption import Keyring
 from ..errors import StoreError
 from ..store import fence
 from ..values import Types
@@ -41,8 +42,8 @@ Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 class PostgresSavers(Savers):
     """The savers of a PostgreSQL database, on one pool."""
 
-    def __init__(self, target: str, types: Types) -> None:
-        super().__init__(target, types)
+    def __init__(self, target: str, types: Types, keyring: Keyring | None = None) -> None:
+        super().__init__(target, types, keyring)
         self._pool: Pool = AsyncConnectionPool(
             target,
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": None},
@@ -91,7 +92,7 @@ class PostgresSavers(Savers):
 
     @asynccontextmanager
     async def _saver(self, now: Pass) -> AsyncIterator[FencedSaver]:
-        yield FencedPostgresSaver(now, self._pool, self._serializer())
+        yield FencedPostgresSaver(now, self._pool, self._serializer(now))
 
 
 class FencedPostgresSaver(FencedSaver):
@@ -99,7 +100,11 @@ class FencedPostgresSaver(FencedSaver):
 
     def __init__(self, now: Pass, pool: Pool, serde: StateSerializer) -> None:
         super().__init__(now, AsyncPostgresSaver(pool, serde=serde))
-        self._pool = pool
+        self._pool, self._guarding = pool, serde
+
+    @property
+    def _guards(self) -> bool:
+        return self._guarding.guards
 
     async def aput(
         self,
@@ -111,7 +116,7 @@ class FencedPostgresSaver(FencedSaver):
         """Write a checkpoint.
 
         LangGraph puts primitives into a JSON column; those that it would refuse or change
-        go to the other values, as bytes.
+        go to the other values, as bytes, and all do where values are encrypted.
 
         Raises:
             LeaseLost: another worker owns the run; nothing was written.
@@ -120,7 +125,9 @@ class FencedPostgresSaver(FencedSaver):
         boxed = {
             channel: Boxed(value)
             for channel, value in checkpoint["channel_values"].items()
-            if isinstance(value, (str, int, float)) and not fits_json(value) and channel in versions
+            if isinstance(value, (str, int, float))
+            and channel in versions
+            and (self._guards or not fits_json(value))
         }
         if boxed:
             checkpoint = {**checkpoint, "channel_values": checkpoint["channel_values"] | boxed}

@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from ..encryption import Keyring
 from ..errors import LeaseLost, StoreError
 from ..runs import Lease
+from ..secrets import Revealed
 from ..store import fence
 from ..values import Types
 from .fenced import FencedSaver, Pass
@@ -20,15 +22,19 @@ logger = logging.getLogger(__name__)
 class Savers(ABC):
     """The connections of one worker to the checkpoints; belongs to one event loop."""
 
-    def __init__(self, target: str, types: Types) -> None:
+    def __init__(self, target: str, types: Types, keyring: Keyring | None = None) -> None:
         self._target = target
         self._types = types
+        self._keyring = keyring
 
     @classmethod
-    def for_url(cls, url: str, *, types: Types | None = None) -> Savers:
+    def for_url(
+        cls, url: str, *, types: Types | None = None, keyring: Keyring | None = None
+    ) -> Savers:
         """Choose the savers of a database; nothing is connected yet.
 
-        The classes in `types` come back from the state as themselves.
+        The classes in `types` come back from the state as themselves; with `keyring` it is
+        encrypted.
 
         Raises:
             StoreError: the URL is of no supported database, or its driver is missing.
@@ -38,14 +44,14 @@ class Savers(ABC):
         if backend == "sqlite":
             from .sqlite import SqliteSavers
 
-            return SqliteSavers(target, types)
+            return SqliteSavers(target, types, keyring)
         try:
             from .postgres import PostgresSavers
         except ImportError as error:
             raise StoreError(
                 "the PostgreSQL driver is missing: pip install 'langgraph-durable[postgres]'"
             ) from error
-        return PostgresSavers(target, types)
+        return PostgresSavers(target, types, keyring)
 
     @abstractmethod
     async def open(self) -> None:
@@ -71,24 +77,26 @@ class Savers(ABC):
                 ", ".join(names),
             )
 
-    def _serializer(self) -> StateSerializer:
+    def _serializer(self, now: Pass | None = None) -> StateSerializer:
         # for each pass anew: agents, and so classes, may be registered at any time
-        return StateSerializer(self._types.classes)
+        return StateSerializer(self._types.classes, now.secrets if now else None, self._keyring)
 
     @abstractmethod
     def _saver(self, now: Pass) -> AbstractAsyncContextManager[FencedSaver]:
         """Give a pass its saver."""
 
     @asynccontextmanager
-    async def fenced(self, lease: Lease) -> AsyncIterator[FencedSaver]:
-        """Give the saver for one pass of one run.
+    async def fenced(
+        self, lease: Lease, secrets: Revealed | None = None
+    ) -> AsyncIterator[FencedSaver]:
+        """Give the saver for one pass of one run; what `secrets` holds is not written.
 
         Raises:
             LeaseLost: at the end, if a write of the pass was refused. The write has raised
                 it too, but LangGraph swallows that where the write was in the background:
                 a refused question would look like a question that was asked.
         """
-        now = Pass(lease)
+        now = Pass(lease, Revealed() if secrets is None else secrets)
         async with self._saver(now) as saver:
             try:
                 yield saver

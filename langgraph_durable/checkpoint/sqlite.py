@@ -45,18 +45,20 @@ class SqliteSavers(Savers):
 
     @asynccontextmanager
     async def _saver(self, now: Pass) -> AsyncIterator[FencedSaver]:
-        async with self._plain() as saver:
+        async with self._plain(now) as saver:
             await saver.conn.executescript(fence.SQLITE_FENCE)
             await saver.conn.execute(fence.SQLITE_LEASE, (now.lease.run_id, now.lease.epoch))
             yield FencedSqliteSaver(now, saver)
 
     @asynccontextmanager
-    async def _plain(self, *, new: bool = False) -> AsyncIterator[AsyncSqliteSaver]:
+    async def _plain(
+        self, now: Pass | None = None, *, new: bool = False
+    ) -> AsyncIterator[AsyncSqliteSaver]:
         async with aiosqlite.connect(
             self._target, timeout=fence.BUSY_SECONDS, factory=_Connection
         ) as connection:
             await connection.executescript(fence.SQLITE_PRAGMAS)
-            saver = AsyncSqliteSaver(connection, serde=self._serializer())
+            saver = AsyncSqliteSaver(connection, serde=self._serializer(now))
             saver.is_setup = not new  # `open` has seen to it, once for all passes
             yield saver
 

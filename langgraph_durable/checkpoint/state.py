@@ -30,11 +30,28 @@ from typing import Any
 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Send
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
+from ..encryption import Keyring
+from ..errors import NotEncodable
+from ..secrets import Revealed, Secret
 from ..values import clean_text
 
 ESCAPED = "msgpack+surrogates"  # the type tag of an escaped value
+
+# LangGraph writes a secret out in plain, behind the names of its module and its class.
+_SECRETS = [
+    b"".join(bytes([0xA0 + len(name)]) + name.encode() for name in names)
+    for names in (
+        (SecretStr.__module__, "SecretStr"),
+        (SecretStr.__module__, "SecretBytes"),
+        (Secret.__module__, "Secret"),
+    )
+]
+_NO_SECRETS = (
+    "A secret is never stored. Read it in the node or tool that uses it, with ctx.secret(name), "
+    "and keep its name in the state instead."
+)
 
 _MARK = "\x1b"
 _BIG = "i"  # behind the mark: a whole number over 64 bits
@@ -79,14 +96,42 @@ def unreachable(classes: Iterable[type]) -> list[str]:
 class StateSerializer(JsonPlusSerializer):
     """LangGraph's serializer, strict, which loses no lone surrogate."""
 
-    def __init__(self, classes: Iterable[type] = ()) -> None:
+    def __init__(
+        self,
+        classes: Iterable[type] = (),
+        secrets: Revealed | None = None,
+        keyring: Keyring | None = None,
+    ) -> None:
         # an empty allowlist is strict as well; to leave it out would allow everything
         super().__init__(pickle_fallback=False, allowed_msgpack_modules=tuple(classes))
+        self._secrets = Revealed() if secrets is None else secrets  # an empty one is false
+        self._keyring = keyring
+
+    @property
+    def guards(self) -> bool:
+        """Whether no value may go around this serializer, into a JSON column as it is."""
+        return self._keyring is not None or bool(self._secrets)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """Encode; a value with lone surrogates gets a tag of its own."""
+        """Encode, with markers in place of secrets that the pass has read; seal if there are keys.
+
+        Raises:
+            NotEncodable: it holds a secret.
+        """
         if isinstance(obj, Boxed):
             obj = obj.value
+        if self._secrets:
+            obj = rewrite(obj, self._hide)
+        tag, data = self._dumped(obj)
+        if any(name in data for name in _SECRETS):
+            raise NotEncodable("the graph's state", "$", "Secret", _NO_SECRETS)
+        return (tag, data) if self._keyring is None else self._keyring.seal_typed(tag, data)
+
+    def _hide(self, text: str | int) -> str | int:
+        return text if isinstance(text, int) else self._secrets.hide(text)
+
+    def _dumped(self, obj: Any) -> tuple[str, bytes]:
+        """Encode; a value with lone surrogates gets a tag of its own."""
         try:
             tag, data = super().dumps_typed(obj)
         except TypeError:  # so it refuses a lone surrogate in a dict key, and much else
@@ -103,6 +148,8 @@ class StateSerializer(JsonPlusSerializer):
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Decode what `dumps_typed` made."""
+        if self._keyring is not None:
+            data = self._keyring.open_typed(*data)
         tag, encoded = data
         if tag == ESCAPED:
             return rewrite(super().loads_typed(("msgpack", encoded)), _unescape)

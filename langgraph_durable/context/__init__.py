@@ -28,6 +28,7 @@ from langgraph_durable.context.emitting import Tells, message
 from langgraph_durable.context.pass_state import PassState
 from langgraph_durable.context.places import Here, Places, here
 from langgraph_durable.context.questioning import answered, check_question, put
+from langgraph_durable.context.revealing import reveal
 from langgraph_durable.context.tooling import call_tool
 from langgraph_durable.errors import BadInput, DurableError, Parked, UnknownRoute
 from langgraph_durable.models import ModelRoutes, normalise, usage
@@ -42,6 +43,7 @@ from langgraph_durable.runs import (
     Run,
     Step,
 )
+from langgraph_durable.secrets import Secret, SecretProvider
 from langgraph_durable.tools import ToolHub
 from langgraph_durable.values import Types, encode, fingerprint, readable
 
@@ -111,6 +113,7 @@ class Services:
     allowances: Sequence[Allowance] = ()  # what the run and its tenant may use
     prices: Mapping[str, Price] = field(default_factory=dict)  # by model route
     topics: Sequence[str] = ()  # patterns of the topics that have a sink
+    secrets: SecretProvider | None = None
 
 
 _current: ContextVar[RunContext] = ContextVar("langgraph_durable_run")
@@ -193,6 +196,19 @@ class RunContext:
     def idempotency_key(self, key: str) -> str:
         """Return the key under which an outside system can recognise this step's repeats."""
         return f"{self.run_id}:{key}"
+
+    async def secret(self, name: str) -> Secret:
+        """Return a secret of the run's tenant: asked of the provider once a pass, never stored.
+
+        It is no step, and has no key. Read it where it is used, in a node or inside a tool
+        (`current_run().secret(name)`), and give it to nothing that is recorded: a step, a
+        tool's arguments, the state.
+
+        Raises:
+            SecretMissing: the provider has none of that name; the run fails by it, and goes on
+                from its journal when it is retried.
+        """
+        return await reveal(self, name)
 
     @property
     def blocking(self) -> BlockingContext:

@@ -55,6 +55,10 @@ class BlockingContext:
         """Sleep without a worker: see `RunContext.sleep`."""
         return self.wait(self._ctx.sleep(key, seconds))
 
+    def secret(self, name: str) -> Any:
+        """Read a secret: see `RunContext.secret`."""
+        return self.wait(self._ctx.secret(name))
+
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Have the run's loop do a piece of work, and wait for it here."""
         if threading.get_ident() == self._thread:

@@ -20,12 +20,14 @@ from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_ran
 from langgraph_durable import calls
 from langgraph_durable.context.allowances import check_allowances
 from langgraph_durable.context.questioning import did_it_happen
+from langgraph_durable.context.revealing import record
 from langgraph_durable.errors import (
     BadInput,
     CodeChanged,
     DuplicateKey,
     LeaseLost,
     NonDeterminismError,
+    SecretMissing,
     StepConflict,
     StepTimeout,
     StoreError,
@@ -42,7 +44,14 @@ if TYPE_CHECKING:
 
 MAX_KEY_CHARACTERS = 200
 #: Errors that another try of the same call can't cure.
-HOPELESS = (GraphBubbleUp, BadInput, NonDeterminismError, DuplicateKey, ToolDenied)
+HOPELESS = (
+    GraphBubbleUp,
+    BadInput,
+    NonDeterminismError,
+    DuplicateKey,
+    SecretMissing,
+    ToolDenied,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +239,7 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
 async def _one_try(ctx: RunContext, call: Call, made: Callable[..., Step], *, answers: bool) -> Any:
     """Make the call once; `made` makes the step of this try, in the state that is given."""
     if call.effect.is_write:
-        await ctx.journal.record(made(state=StepState.INTENT))
+        await record(ctx, made(state=StepState.INTENT))
     started = time.monotonic()
     try:
         value = await _called(call)
@@ -239,16 +248,17 @@ async def _one_try(ctx: RunContext, call: Call, made: Callable[..., Step], *, an
         seconds = time.monotonic() - started
         if answers and _is_answer(error):
             said = clean_text(str(error))
-            await ctx.journal.record(made(state=StepState.RECORDED, error=said, seconds=seconds))
+            await record(ctx, made(state=StepState.RECORDED, error=said, seconds=seconds))
         elif not isinstance(error, GraphBubbleUp):
             await _record_failure(ctx, call, made, error, seconds)
         elif call.effect is Effect.ONCE and not isinstance(error, LeaseLost | StepConflict):
             # The tool itself asks or waits. By the rule of `interrupt()` it runs again from
             # its start, so its intent is withdrawn: nobody need say whether it happened.
-            await ctx.journal.record(made(state=StepState.ASKING))
+            await record(ctx, made(state=StepState.ASKING))
         raise
     tokens = call.tokens(value) if call.tokens else (0, 0)
-    await ctx.journal.record(
+    step = await record(
+        ctx,
         made(
             state=StepState.RECORDED,
             value=text,
@@ -256,10 +266,10 @@ async def _one_try(ctx: RunContext, call: Call, made: Callable[..., Step], *, an
             output_tokens=tokens[1],
             seconds=time.monotonic() - started,
             emits=call.emits(value) if call.emits else (),
-        )
+        ),
     )
-    # what was encoded, so that the first time and every replay see the same
-    return decode(text, types=ctx.services.types)
+    # what was recorded, so that the first time and every replay see the same
+    return decode(step.value or "null", types=ctx.services.types)
 
 
 async def _called(call: Call) -> Any:
@@ -286,7 +296,7 @@ async def _record_failure(
     if _may_have_happened(call, error):
         return
     said = f"{type(error).__name__}: {message_of(error)}"[:2000]
-    await ctx.journal.record(made(state=StepState.FAILED, error=said, seconds=seconds))
+    await record(ctx, made(state=StepState.FAILED, error=said, seconds=seconds))
 
 
 def _may_have_happened(call: Call, error: Exception) -> bool:

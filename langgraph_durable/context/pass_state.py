@@ -29,6 +29,7 @@ from langgraph_durable.errors import (
     QuestionSwallowed,
 )
 from langgraph_durable.runs import Question, Replayed
+from langgraph_durable.secrets import Revealed
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class PassState:
     round: int = 0  # native interrupts are answered in rounds; each runs asking nodes again
     saved_steps: int = 0
     saved_tokens: int = 0
+    secrets: Revealed = field(default_factory=Revealed)
     closed: bool = False  # the agent has come out: what it left running begins no step
     notes: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)  # for the audit
     note: Callable[[str, Mapping[str, Any]], None] | None = None

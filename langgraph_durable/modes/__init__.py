@@ -27,13 +27,14 @@ from langgraph_durable.errors import (
     PassEnded,
     QuestionExpired,
     QuestionSwallowed,
+    SecretMissing,
     StepConflict,
     ToolDenied,
     ToolError,
 )
 from langgraph_durable.modes import graph as graph_mode
 from langgraph_durable.modes import steps as steps_mode
-from langgraph_durable.modes.ending import Ending
+from langgraph_durable.modes.ending import Ending, hiding
 from langgraph_durable.modes.interrupts import is_answered, untaken_answer
 from langgraph_durable.runs import (
     Asked,
@@ -63,6 +64,7 @@ INCURABLE = (
     OverBudget,
     QuestionExpired,
     QuestionSwallowed,
+    SecretMissing,
     ToolDenied,
 )
 
@@ -99,7 +101,8 @@ async def drive(agent: Agent, ctx: RunContext, passage: Passage) -> Outcome:
         ctx.state.closed = True
         ctx.leave(token)
     await ctx.state.land()
-    return _outcome(ctx, ending, error, passage.questions, is_graph=agent.graph is not None)
+    outcome = _outcome(ctx, ending, error, passage.questions, is_graph=agent.graph is not None)
+    return hiding(outcome, ctx) if ctx.state.secrets else outcome
 
 
 async def _run(agent: Agent, ctx: RunContext, passage: Passage) -> Ending:

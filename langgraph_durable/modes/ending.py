@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langgraph_durable.context import RunContext
 from langgraph_durable.errors import NotEncodable, TooLarge
-from langgraph_durable.runs import Question
-from langgraph_durable.values import encode, readable
+from langgraph_durable.runs import Asked, Broke, Done, Outcome, Question, Retried
+from langgraph_durable.values import decode, encode, readable
 
 MAX_SHOWN = 2_000
 
@@ -48,3 +48,23 @@ class Ending:
 
 def _replaced(value: Any) -> dict[str, str]:
     return {"not_encodable": type(value).__name__, "readable": readable(value, MAX_SHOWN)}
+
+
+def hiding(outcome: Outcome, ctx: RunContext) -> Outcome:
+    """Return an outcome with markers in place of the secrets that the pass has read."""
+    secrets, types = ctx.state.secrets, ctx.services.types
+
+    def hide(value: Any) -> Any:
+        text = encode(value, types=types, where="the question")
+        hidden = secrets.hide_json(text)
+        return value if hidden is text else decode(hidden, types=types)
+
+    match outcome:
+        case Done(output):
+            return Done(secrets.hide_json(output))
+        case Broke(error) | Retried(error):
+            return replace(outcome, error=secrets.hide_plain(error))
+        case Asked(questions):
+            return Asked(tuple(replace(q, payload=hide(q.payload)) for q in questions))
+        case _:
+            return outcome

@@ -52,7 +52,7 @@ async def run(
     """
     if agent.graph is None:
         raise DurableError(f"agent {agent.name!r} has no graph")
-    async with savers.fenced(ctx.lease) as saver:
+    async with savers.fenced(ctx.lease, ctx.state.secrets) as saver:
         # on a copy: the graph keeps the checkpointer that it was compiled with, and its store
         graph = agent.graph.copy({"checkpointer": saver})
         passage = _Passage(agent, ctx, questions, graph, saver)

@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -59,6 +60,7 @@ from langgraph_durable.runs import (
     Step,
 )
 from langgraph_durable.store import (
+    encryption,
     events,
     health,
     keys,
@@ -245,8 +247,27 @@ class RunStore:
             StoreError: the database can't be opened.
             SchemaMismatch: its schema is older (run `langgraph-durable db upgrade`) or
                 newer (deploy newer code).
+            EncryptionError: it is encrypted, and the keys are missing or are others.
         """
         check_schema(self.engine, create=create)
+        self._run(encryption.unlock)
+
+    def reseal(self) -> int:
+        """Encrypt all that is stored with the first key, also what is plain; returns how many rows.
+
+        Beside running workers, a few rows at a time; after a death it goes on where it was.
+
+        Raises:
+            EncryptionError: there are no keys, or a row needs one that is not given.
+        """
+        count = part = 0
+        after: encryption.Place | None = None
+        while True:
+            done = self._run(partial(encryption.reseal, part=part, after=after))
+            if done is None:
+                return count
+            count, after = count + done[0], done[1]
+            part += after is None
 
     # --- submit and read ---------------------------------------------------------------
 

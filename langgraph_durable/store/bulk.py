@@ -13,7 +13,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from langgraph_durable.encryption import Keyring
 from langgraph_durable.store.schema import sqlite_time
+from langgraph_durable.store.sealed import Sealed, keyring_of
 from langgraph_durable.store.timeline import Timeline
 
 
@@ -24,9 +26,17 @@ class Bulk:
         columns: the names of a row's fields, with their PostgreSQL types.
         statement: SQL that both databases understand. In it `{rows}` is the rows as a table,
             `{now}` the time, and `{until}` the time some seconds later.
+        into: the table that is written; fields with the name of a sealed column are sealed,
+            because the driver is told no types.
     """
 
-    def __init__(self, columns: Mapping[str, str], statement: str) -> None:
+    def __init__(
+        self, columns: Mapping[str, str], statement: str, into: sa.Table | None = None
+    ) -> None:
+        written = () if into is None else into.columns
+        self._sealed = [
+            (c.name, c.type) for c in written if c.name in columns and isinstance(c.type, Sealed)
+        ]
         typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         table = f"(SELECT * FROM json_to_recordset(CAST(%(rows)s AS json)) AS a ({typed}))"  # noqa: S608  # our own names
         later = "clock_timestamp() + make_interval(secs => CAST(%(seconds)s AS double precision))"
@@ -42,6 +52,9 @@ class Bulk:
         self, tx: sa.Connection, time: Timeline, rows: Sequence[Mapping[str, Any]], seconds: float
     ) -> Sequence[sa.Row[Any]]:
         """Execute it over these rows; return the rows that it returns, if it does."""
+        keyring = keyring_of(tx.dialect)
+        if keyring is not None:
+            rows = [{**row, **self._closed(row, keyring)} for row in rows]
         given: dict[str, Any] = {
             "rows": json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
         }
@@ -57,3 +70,10 @@ class Bulk:
             given["now"], given["until"] = moments
         found = tx.exec_driver_sql(statement, given)
         return found.all() if found.returns_rows else []
+
+    def _closed(self, row: Mapping[str, Any], keyring: Keyring) -> dict[str, str]:
+        return {
+            name: kind.close(keyring, row[name])
+            for name, kind in self._sealed
+            if row[name] is not None
+        }

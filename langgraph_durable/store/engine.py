@@ -15,17 +15,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+from langgraph_durable.encryption import Keyring
 from langgraph_durable.errors import StoreError
+from langgraph_durable.store.sealed import attach
 
 BUSY_SECONDS = 30
 _EXAMPLES = "Use sqlite:///support.db or postgresql+psycopg://user:password@host/database."
 
 
-def open_engine(url: str) -> sa.Engine:
+def open_engine(url: str, keys: Keyring | None = None) -> sa.Engine:
     """Create the engine of a database URL; nothing is connected yet.
 
     SQLite in memory becomes a file in a temporary folder, removed at exit: the journal's
-    thread and LangGraph's savers have connections of their own.
+    thread and LangGraph's savers have connections of their own. With `keys`, payloads are
+    encrypted.
 
     Raises:
         StoreError: the URL can't be read, or names a database that isn't supported.
@@ -51,6 +54,8 @@ def open_engine(url: str) -> sa.Engine:
             "the PostgreSQL driver is missing: pip install 'langgraph-durable[postgres]'"
         ) from error
     prepare(engine)
+    if keys is not None:
+        attach(engine, keys)
     _forked.add(engine)
     return engine
 

@@ -363,6 +363,7 @@ _END = Bulk(
     )
     RETURNING runs.id, tenant
     """,
+    into=runs,
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from langgraph_durable.encryption import is_sealed
 from langgraph_durable.errors import DurableError
 from langgraph_durable.runs import (
     Decision,
@@ -46,6 +47,8 @@ class Codec:
         try:
             return decode(text, types=self.types)
         except DurableError:
+            if is_sealed(text):  # encryption was turned on while this process ran
+                raise
             return json.loads(text)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator
 
+from langgraph_durable.store.sealed import Blinded, Sealed
+
 
 class UtcTime(TypeDecorator[datetime]):
     """An aware time in UTC, on both databases."""
@@ -55,6 +57,11 @@ def _count(name: str, default: int = 0) -> sa.Column[int]:
     return sa.Column(name, sa.Integer, nullable=False, server_default=str(default))
 
 
+def _sealed(place: str, nullable: bool = False) -> sa.Column[Any]:
+    """A payload: encrypted where the database has keys. `place` is "table.column"."""
+    return sa.Column(place.partition(".")[2], Sealed(place), nullable=nullable)
+
+
 # SQLite uses a partial index only if the statement has its condition word for word.
 OWNED = ("running", "cancelling")
 ENDED = ("succeeded", "failed", "cancelled")
@@ -91,9 +98,9 @@ runs = sa.Table(
     sa.Column("holds_thread", sa.Boolean, nullable=False, server_default=sa.false()),
     _text("status"),
     _count("priority"),
-    _text("input"),
-    _maybe("output"),
-    _maybe("error"),
+    _sealed("runs.input"),
+    _sealed("runs.output", nullable=True),
+    _sealed("runs.error", nullable=True),
     _count("attempts"),
     _count("max_attempts", 3),
     _count("epoch"),
@@ -139,11 +146,11 @@ steps = sa.Table(
     _text("kind"),
     _text("name"),
     _text("state"),
-    _text("fingerprint"),
-    _text("request"),
-    _maybe("value"),
+    _sealed("steps.fingerprint"),
+    _sealed("steps.request"),
+    _sealed("steps.value", nullable=True),
     _text("place"),
-    _maybe("error"),
+    _sealed("steps.error", nullable=True),
     _count("attempts"),
     _count("input_tokens"),
     _count("output_tokens"),
@@ -162,18 +169,18 @@ questions = sa.Table(
     _text("key"),
     _text("kind"),
     _text("tool"),
-    _text("payload"),
-    _text("digest"),
+    _sealed("questions.payload"),
+    sa.Column("digest", Blinded("questions.digest"), nullable=False),
     _text("allowed"),
     _maybe("role"),
     _maybe("schema"),
     _maybe("interrupt_id"),
     _text("on_expiry"),
-    _maybe("fallback"),
+    _sealed("questions.fallback", nullable=True),
     _text("state"),
     sa.Column("asked_at", UtcTime, nullable=False),
     _maybe("expires_at", UtcTime),
-    _maybe("decision"),
+    _sealed("questions.decision", nullable=True),
     _maybe("decided_by"),
     _maybe("decided_at", UtcTime),
     _maybe("approval_id"),
@@ -184,7 +191,7 @@ questions = sa.Table(
     _maybe("escalate_to"),
     _maybe("escalate_at", UtcTime),
     _maybe("person"),  # whom it was handed to, by name
-    _maybe("refused_before"),  # the last refusal of the very same request
+    _sealed("questions.refused_before", nullable=True),  # the last refusal of the very same request
 )
 sa.Index("questions_of_run", questions.c.run_id)
 _partial(
@@ -216,8 +223,8 @@ approvals = sa.Table(  # of questions that more than one person must approve
     _text("person", primary_key=True),  # the name without regard to case
     _text("name"),
     _text("run_id"),
-    _text("said"),  # the digest of what was approved
-    _text("decision"),
+    sa.Column("said", Blinded("approvals.said"), nullable=False),  # the digest of what was approved
+    _sealed("approvals.decision"),
     sa.Column("at", UtcTime, nullable=False),
 )
 sa.Index("approvals_of_run", approvals.c.run_id)
@@ -227,7 +234,7 @@ rules = sa.Table(  # those that decisions carried
     metadata,
     _text("id", primary_key=True),
     _text("tenant"),
-    _text("data"),
+    _sealed("rules.data"),
     _maybe("role"),  # who may decide what the rule answers
     _count("approvals", 1),
     _text("question_id"),
@@ -253,11 +260,11 @@ outbox = sa.Table(
     _text("tenant"),
     _text("key"),
     _text("topic"),
-    _text("payload"),
+    _sealed("outbox.payload"),
     _text("state"),  # pending, delivered or dead
     _count("attempts"),
     sa.Column("next_at", UtcTime, nullable=False),
-    _maybe("error"),
+    _sealed("outbox.error", nullable=True),
     sa.Column("created_at", UtcTime, nullable=False),
     _maybe("delivered_at", UtcTime),
 )
@@ -280,7 +287,7 @@ events = sa.Table(
     _text("type"),
     sa.Column("at", UtcTime, nullable=False),
     _text("actor"),
-    _text("data"),
+    _sealed("events.data"),
 )
 sa.Index("events_of_run", events.c.run_id, events.c.id)
 
@@ -308,3 +315,10 @@ api_keys = sa.Table(
     _maybe("revoked_by"),
 )
 sa.Index("api_keys_by_tenant", api_keys.c.tenant, api_keys.c.created_at, api_keys.c.id)
+
+encryption = sa.Table(  # one row in a database that is encrypted
+    "encryption",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    _sealed("encryption.digests"),  # the key of its digests
+)

@@ -78,6 +78,7 @@ _POSTGRES = Bulk(
     FROM asked JOIN fence ON fence.id = asked.run_id AND fence.epoch = asked.epoch
     {_UPSERT}
     """,  # noqa: S608  # built from the constant column names above
+    into=steps,
 )
 _SQLITE = Bulk(
     _COLUMNS,
@@ -89,6 +90,7 @@ _SQLITE = Bulk(
     WHERE runs.status IN ('running', 'cancelling')
     {_UPSERT}
     """,  # noqa: S608  # the same
+    into=steps,
 )
 _SQLITE_LEASES = Bulk(
     {"run_id": "text", "epoch": "bigint"},

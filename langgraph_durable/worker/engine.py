@@ -270,6 +270,7 @@ def _noter(claim: Claim, state: PassState) -> Any:
     """Gather the warnings of a pass for the audit, without holding the pass up."""
 
     def note(type_: str, data: Mapping[str, Any]) -> None:
+        data = state.secrets.hide_plain(data) if state.secrets else data
         log.warning("run %s: %s %s", claim.run.id, type_, dict(data))
         state.notes.append((type_, data))
 

@@ -1,0 +1,53 @@
+"""Read a secret: asked of the provider once a pass, and never recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+
+from langgraph_durable import calls
+from langgraph_durable.errors import BadInput, SecretMissing
+from langgraph_durable.runs import Step
+from langgraph_durable.secrets import Revealed, Secret, Wanted
+
+if TYPE_CHECKING:
+    from langgraph_durable.context import RunContext
+
+
+async def reveal(ctx: RunContext, name: str) -> Secret:
+    """Return a secret of the run's tenant: see `RunContext.secret`."""
+    known = ctx.state.secrets.get(name)
+    if known is not None:
+        return known
+    provider = ctx.services.secrets
+    if provider is None:
+        raise SecretMissing(name, ctx.tenant, ctx.agent, "no provider: give Durable(..., secrets=)")
+    try:
+        found = await calls.call(provider, Wanted(name, ctx.tenant, ctx.agent, ctx.run_id))
+    except LookupError:
+        found = None
+    if found is None:
+        raise SecretMissing(name, ctx.tenant, ctx.agent, f"{provider!r} has none")
+    if not isinstance(found, str | SecretStr):
+        raise BadInput(f"secret {name!r}: {provider!r} gave {type(found).__name__}, not a text")
+    secret = Secret(found if isinstance(found, str) else found.get_secret_value())
+    ctx.state.secrets.add(name, secret)
+    return secret
+
+
+async def record(ctx: RunContext, step: Step) -> Step:
+    """Record a step, with markers in place of the secrets that this pass has read."""
+    secrets = ctx.state.secrets
+    return await ctx.journal.record(_hiding(step, secrets) if secrets else step)
+
+
+def _hiding(step: Step, secrets: Revealed) -> Step:
+    return replace(
+        step,
+        value=None if step.value is None else secrets.hide_json(step.value),
+        request=secrets.hide(step.request),
+        error=None if step.error is None else secrets.hide(step.error),
+        emits=tuple(replace(told, payload=secrets.hide_plain(told.payload)) for told in step.emits),
+    )
