@@ -18,6 +18,7 @@ from langgraph_durable import __version__
 from langgraph_durable.cli import (
     agents,
     decisions,
+    encryption,
     keys,
     operators,
     outbox,
@@ -48,6 +49,7 @@ app.add_typer(rules.commands, name="rules")
 app.add_typer(outbox.commands, name="outbox")
 app.add_typer(keys.commands, name="keys")
 app.add_typer(operators.database, name="db")
+app.add_typer(encryption.commands, name="encryption")
 
 EXIT_CODES: Mapping[type[DurableError], int] = {NotFound: 3, Conflict: 4, StoreError: 5}
 

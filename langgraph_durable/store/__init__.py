@@ -250,7 +250,8 @@ class RunStore:
             EncryptionError: it is encrypted, and the keys are missing or are others.
         """
         check_schema(self.engine, create=create)
-        self._run(encryption.unlock)
+        if not self._run(encryption.unlock, reads_only=True):
+            self._run(encryption.found)
 
     def reseal(self) -> int:
         """Encrypt all that is stored with the first key, also what is plain; returns how many rows.

@@ -27,8 +27,8 @@ Place = tuple[Any, ...]  # a primary key
 _BLINDING_BYTES = 64  # AES-256-SIV
 
 
-def unlock(tx: sa.Connection) -> None:
-    """Make sure that this process has the keys of this database; make its row if it has none.
+def unlock(tx: sa.Connection) -> bool:
+    """Make sure that this process has the keys of this database; False if it was never given any.
 
     Raises:
         EncryptionError: the database is encrypted and the keys are missing or are others.
@@ -41,15 +41,18 @@ def unlock(tx: sa.Connection) -> None:
                 "this database is encrypted, and no keys are given: "
                 f"Durable(..., encryption_keys=[...]) or {KEYS_VARIABLE}. Nothing was written."
             )
-        return
-    if kept is None:
-        if tx.get_execution_options().get("reads_only"):
-            return
-        make = postgresql.insert if tx.dialect.name == "postgresql" else sqlite.insert
-        made = b64encode(os.urandom(_BLINDING_BYTES)).decode("ascii")
-        tx.execute(make(encryption).values(id=1, digests=made).on_conflict_do_nothing())
-        kept = tx.execute(sa.select(encryption.c.digests)).scalar_one()
-    keyring.learn(b64decode(kept))
+        return True
+    if kept is not None:
+        keyring.learn(b64decode(kept))
+    return kept is not None
+
+
+def found(tx: sa.Connection) -> None:
+    """Make the row of a database that is encrypted from now on; of two at once, one makes it."""
+    make = postgresql.insert if tx.dialect.name == "postgresql" else sqlite.insert
+    made = b64encode(os.urandom(_BLINDING_BYTES)).decode("ascii")
+    tx.execute(make(encryption).values(id=1, digests=made).on_conflict_do_nothing())
+    unlock(tx)
 
 
 # --- rotation --------------------------------------------------------------------------
