@@ -25,6 +25,7 @@ from langgraph_durable.keys import AGENT, SUPERVISOR, Keys, may_decide
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.modes.human_in_the_loop import answer_in_kind
 from langgraph_durable.policy import Policy, Rule
+from langgraph_durable.redaction import Redaction, restored
 from langgraph_durable.relay import Message, Relay, Sink, sinks, topic_routes
 from langgraph_durable.runs import (
     MAX_NAME_CHARACTERS,
@@ -85,6 +86,8 @@ class Durable:
             `Wanted` (langgraph_durable.secrets), sync or async. Needed only where agents run.
         encryption_keys: what payloads are encrypted with in the database; the first encrypts,
             each decrypts. By default from LANGGRAPH_DURABLE_ENCRYPTION_KEYS (with commas).
+        redact: names of fields that questions, runs, journal, events and messages don't show.
+            By default from LANGGRAPH_DURABLE_REDACT (with commas).
 
     Raises:
         StoreError: the database can't be opened.
@@ -111,11 +114,13 @@ class Durable:
         outbox: Mapping[str, Sink] | None = None,
         secrets: SecretProvider | None = None,
         encryption_keys: Sequence[str] | None = None,
+        redact: Iterable[str] | None = None,
     ) -> None:
         self.types = Types([Refused, *types])
         listeners = sinks(notify)
         routes = topic_routes(outbox or {})
         self._keyring = keyring(encryption_keys)
+        self.redaction = Redaction.of(redact)
         self.store = self._open(url, clock, create)
         self.url = self.store.engine.url.render_as_string(hide_password=False)
         self.store.notifies = bool(listeners)
@@ -131,6 +136,7 @@ class Durable:
             prices=dict(prices or {}),
             topics=tuple(outbox or {}),
             secrets=secrets,
+            redaction=self.redaction,
         )
         self.budgets = dict(budgets or {})
         self.relay = Relay(self.store, {NOTICES: listeners, **routes}, self.services.chance.random)
@@ -138,7 +144,7 @@ class Durable:
 
     def _open(self, url: str, clock: Clock | None, create: bool) -> RunStore:
         engine = open_engine(url, self._keyring)
-        store = RunStore(engine, clock, self.types)
+        store = RunStore(engine, clock, self.types, self.redaction)
         try:
             store.check_schema(create=create)
         except BaseException:
@@ -615,6 +621,9 @@ class Durable:
 def _checked(question: Question, decision: Decision, roles: Collection[str] | None) -> Decision:
     """Return a decision as it is to be stored, or refuse it while the question stays open."""
     _may_decide(question, decision.by, roles)
+    if decision.arguments is not None:
+        arguments = restored(decision.arguments, question.shown, question.payload)
+        decision = replace(decision, arguments=arguments)
     _fits(question, decision)
     return replace(decision, rules=[_tied(question, decision, rule) for rule in decision.rules])
 

@@ -6,13 +6,14 @@ All of it is data. Rows become these in the store; nothing here knows a database
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 from urllib.parse import quote
 
 from langgraph_durable.errors import BadInput
+from langgraph_durable.redaction import Redaction
 
 MAX_NAME_CHARACTERS = 200
 DEFAULT_ROLE = "supervisor"  # who decides where no rule names a role
@@ -167,6 +168,17 @@ class Run:
     finished_at: datetime | None
     questions: Sequence[Question] = ()
     usage: Usage = field(default_factory=Usage)
+    redaction: Redaction = field(default=Redaction(), repr=False, compare=False)
+
+    @property
+    def shown_input(self) -> Any:
+        """The input as people see it: redacted fields have a marker."""
+        return self.redaction.shown(self.input)
+
+    @property
+    def shown_output(self) -> Any:
+        """The output as people see it."""
+        return self.redaction.shown(self.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +346,8 @@ class Question:
     """What a run asks a person.
 
     `key` is the step key, or for LangGraph's `interrupt()` its stable path; `payload`
-    is exactly what the person is shown and `digest` its digest.
+    is exactly what is asked about and `digest` its digest; `shown` is the payload without
+    the fields that are redacted.
     """
 
     id: str
@@ -366,6 +379,21 @@ class Question:
     approved_by: tuple[str, ...] = ()  # so far, while more than one person must approve
     person: str | None = None  # whom it was handed to
     refused_before: Refusal | None = None  # the last refusal of this very request
+    redaction: Redaction = field(default=Redaction(), repr=False, compare=False)
+
+    @property
+    def shown(self) -> Any:
+        """The payload as people see it: redacted fields have a marker."""
+        return self.redaction.shown(self.payload, self.schema)
+
+    @property
+    def shown_decision(self) -> Decision | None:
+        """The decision as people see it."""
+        if self.decision is None:
+            return None
+        arguments = self.redaction.shown(self.decision.arguments, self.schema)
+        value = self.redaction.shown(self.decision.value, self.schema)
+        return replace(self.decision, arguments=arguments, value=value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,13 @@ def questions_show(
 
 
 def question_data(question: Question) -> dict[str, Any]:
-    """Return a question as data."""
-    return dataclasses.asdict(question)
+    """Return a question as data, as people see it."""
+    seen = dataclasses.replace(
+        question, payload=question.shown, decision=question.shown_decision, default=None
+    )
+    data = {**dataclasses.asdict(seen), "default": question.redaction.shown(question.default)}
+    del data["redaction"]
+    return data
 
 
 def print_questions(questions: Iterable[Question]) -> None:
@@ -65,7 +70,7 @@ def print_questions(questions: Iterable[Question]) -> None:
                 q.run_id,
                 q.kind,
                 q.tool or q.key,
-                readable(q.payload, 120),
+                readable(q.shown, 120),
                 ", ".join(q.allowed),
             ]
             for q in questions

@@ -20,6 +20,8 @@ from langgraph_durable.cli.options import (
 )
 from langgraph_durable.cli.printing import at, complain, plain, print_json, print_table, say
 from langgraph_durable.cli.questions import print_questions, question_data
+from langgraph_durable.errors import BadInput
+from langgraph_durable.redaction import Redaction
 from langgraph_durable.runs import Event, Run, Status, Step, Usage
 from langgraph_durable.testing.replay import export_run
 from langgraph_durable.values import readable
@@ -67,7 +69,11 @@ def runs_show(
     steps, events = durable.journal(run_id), durable.events(run_id)
     if as_json:
         print_json(
-            {**_run_data(run), "steps": [_step_data(s) for s in steps], "events": list(events)}
+            {
+                **_run_data(run),
+                "steps": [_step_data(s, run.redaction) for s in steps],
+                "events": list(events),
+            }
         )
         return
     say(f"run {run.id}  {run.agent} v{run.version} ({run.mode} mode)  tenant {run.tenant}")
@@ -77,7 +83,7 @@ def runs_show(
     if run.error:
         say(f"error {run.error.get('type')}: {run.error.get('message')}")
     if run.output is not None:
-        say(f"output {readable(run.output, 500)}")
+        say(f"output {readable(run.shown_output, 500)}")
     print_table(
         ("seq", "key", "kind", "name", "status", "tries", "claim", "ms"),
         [
@@ -108,9 +114,18 @@ def runs_export(
     db: DbOption = None,
     tenant: TenantOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The only form there is.")] = True,
+    with_values: Annotated[
+        bool, typer.Option("--with-values", help="Also the fields that are redacted elsewhere.")
+    ] = False,
 ) -> None:
     """Print a run as JSON that `testing.replay_check` reads: everything it was told is in it."""
-    print_json(export_run(open_durable(app_path, db), run_id, tenant))
+    durable = open_durable(app_path, db)
+    if durable.redaction.names and not with_values:
+        raise BadInput(
+            "a replay needs the true values, so an export has those of redacted fields as well: "
+            "say --with-values, and keep the file as you keep the database"
+        )
+    print_json(export_run(durable, run_id, tenant))
 
 
 @commands.command("cancel")
@@ -189,9 +204,11 @@ def _used(usage: Usage) -> str:
 
 def _run_data(run: Run) -> dict[str, Any]:
     data = {f.name: getattr(run, f.name) for f in dataclasses.fields(run)}
+    del data["redaction"]
+    data |= {"input": run.shown_input, "output": run.shown_output}
     return {**data, "questions": [question_data(q) for q in run.questions]}
 
 
-def _step_data(step: Step) -> dict[str, Any]:
+def _step_data(step: Step, redaction: Redaction) -> dict[str, Any]:
     data = dataclasses.asdict(step)
-    return {**data, "value": json.loads(step.value) if step.value else None}
+    return {**data, "value": redaction.shown(json.loads(step.value)) if step.value else None}

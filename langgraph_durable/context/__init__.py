@@ -33,6 +33,7 @@ from langgraph_durable.context.tooling import call_tool
 from langgraph_durable.errors import BadInput, DurableError, Parked, UnknownRoute
 from langgraph_durable.models import ModelRoutes, normalise, usage
 from langgraph_durable.policy import Policy, Standing
+from langgraph_durable.redaction import Redaction
 from langgraph_durable.runs import (
     Choice,
     Effect,
@@ -45,7 +46,7 @@ from langgraph_durable.runs import (
 )
 from langgraph_durable.secrets import Secret, SecretProvider
 from langgraph_durable.tools import ToolHub
-from langgraph_durable.values import Types, encode, fingerprint, readable
+from langgraph_durable.values import Types, encode, fingerprint
 
 __all__ = [
     "Allowance",
@@ -114,6 +115,7 @@ class Services:
     prices: Mapping[str, Price] = field(default_factory=dict)  # by model route
     topics: Sequence[str] = ()  # patterns of the topics that have a sink
     secrets: SecretProvider | None = None
+    redaction: Redaction = field(default_factory=Redaction)
 
 
 _current: ContextVar[RunContext] = ContextVar("langgraph_durable_run")
@@ -255,7 +257,7 @@ class RunContext:
             kind="llm",
             name=route,
             fingerprint=fingerprint(request, types=self.services.types, where=f"step {key!r}"),
-            request=readable(asked[-1].content if asked else ""),
+            request=self.services.redaction.readable(asked[-1].content if asked else ""),
             strict=False,
             make=ask,
             tokens=usage,
@@ -327,7 +329,7 @@ class RunContext:
             kind="once",
             name=getattr(call, "__qualname__", ""),
             fingerprint=digest,
-            request="" if request is None else readable(request),
+            request="" if request is None else self.services.redaction.readable(request),
             make=call,
             effect=Effect(effect),
             probe=probe,
@@ -382,7 +384,7 @@ class RunContext:
             key=key,
             kind="ask",
             fingerprint=wanted.digest,
-            request=readable(question),
+            request=self.services.redaction.readable(question),
             make=answer,
             retry=Retry(attempts=1),
         )
@@ -405,7 +407,7 @@ class RunContext:
             kind="emit",
             name=topic,
             fingerprint=digest,
-            request=readable(payload),
+            request=self.services.redaction.readable(payload),
             make=_nothing,
             emits=lambda _: (told,),
         )

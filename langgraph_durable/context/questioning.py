@@ -25,7 +25,8 @@ EXPIRED_BY = "nobody"
 
 def put(ctx: RunContext, question: Question) -> NoReturn:
     """Mark the pass as parked on a question, and end the task that puts it."""
-    named = replace(question, id=str(ctx.services.chance.uuid()))
+    id_ = str(ctx.services.chance.uuid())
+    named = replace(question, id=id_, redaction=ctx.services.redaction)
     ctx.state.asked.setdefault(question.key, named)
     raise ctx.state.end(ctx.here(), Parked(f"a question was put: {question.key}"))
 

@@ -19,7 +19,7 @@ from langgraph_durable.context.calls import (
 )
 from langgraph_durable.context.emitting import Tells, told_by
 from langgraph_durable.context.questioning import did_it_happen, expired, put
-from langgraph_durable.errors import ToolDenied
+from langgraph_durable.errors import BadInput, ToolDenied
 from langgraph_durable.policy import ToolCall, Verdict
 from langgraph_durable.runs import (
     Effect,
@@ -31,7 +31,6 @@ from langgraph_durable.runs import (
     StepState,
 )
 from langgraph_durable.tools import Approval, CallInfo, ToolSpec, digest, found, is_name_of
-from langgraph_durable.values import readable
 
 if TYPE_CHECKING:
     from langgraph_durable.context import RunContext
@@ -68,7 +67,7 @@ async def call_tool(
     at = await begin_alone(ctx, key)
     known = ctx.journal.recorded(key)
     asked = digest(arguments)
-    request = readable(arguments)
+    request = ctx.services.redaction.readable(arguments, _schema_of(ctx, tool))
     if known is not None:
         # by the recorded name, so that a replay needs no tool server to be up
         name = known.name if is_name_of(tool, known.name) else tool
@@ -88,6 +87,14 @@ async def call_tool(
         ctx, source, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds, tells
     )
     return await fly(ctx, key, step.see_through())
+
+
+def _schema_of(ctx: RunContext, tool: str) -> Mapping[str, Any] | None:
+    """Return the schema of a tool, without reaching its server."""
+    try:
+        return ctx.services.tools.spec(tool).schema
+    except BadInput:  # also a tool that is not known yet
+        return None
 
 
 def _unused() -> None:
@@ -248,7 +255,10 @@ class _ToolStep:
         if self.spec.probe is not None:
             answer = await self.source.probe(name, self.arguments, self._info(verdict, None))
             return found(answer)
-        shown = {"tool": name, "arguments": self.arguments}
+        arguments = self.ctx.services.redaction.shown(self.arguments, self.spec.schema)
+        shown = {"tool": name, "arguments": arguments}
+        if arguments is not self.arguments:  # the answer is bound to the true ones all the same
+            shown["digest"] = digest(self.arguments)
         return did_it_happen(self.ctx, known, shown, tool=name, role=verdict.approver_role)
 
     async def _call(self, verdict: Verdict, approval: Approval | None) -> Any:
@@ -272,7 +282,7 @@ class _ToolStep:
             kind="tool",
             name=self.spec.full_name,
             fingerprint=self.asked,
-            request=readable(self.arguments),
+            request=self.ctx.services.redaction.readable(self.arguments, self.spec.schema),
             make=make,
             effect=effect,
             approval_id=approval_id,

@@ -37,6 +37,7 @@ from langgraph_durable.errors import (
     NotFound,
     StoreError,
 )
+from langgraph_durable.redaction import Redaction
 from langgraph_durable.runs import (
     FINAL,
     Asked,
@@ -175,15 +176,20 @@ class RunStore:
         clock: the time, in tests. Without it leases go by the server's clock on
             PostgreSQL and by this machine's on SQLite.
         types: the application's classes that may be journaled.
+        redaction: the fields that questions and runs don't show.
     """
 
     def __init__(
-        self, engine: sa.Engine, clock: Clock | None = None, types: Types | None = None
+        self,
+        engine: sa.Engine,
+        clock: Clock | None = None,
+        types: Types | None = None,
+        redaction: Redaction | None = None,
     ) -> None:
         prepare(engine)
         self.engine = engine
         self.notifies = False  # whether notices are written: somebody is to be told
-        self.codec = Codec(types or Types())
+        self.codec = Codec(types or Types(), redaction or Redaction())
         self._time = Timeline(engine.dialect.name, clock)
         self._claims: dict[object, sa.UpdateBase] = {}
         self._is_postgres = engine.dialect.name == "postgresql"

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.runs import FINAL, QuestionState, Status, StepState
+from langgraph_durable.store import rows
 from langgraph_durable.store.rows import Codec
 from langgraph_durable.store.schema import (
     among,
@@ -266,7 +267,7 @@ def parked(tx: sa.Connection, codec: Codec, tenant: str | None, limit: int) -> l
             tenant=row.tenant,
             tool_call_id=row.key,
             tool=row.tool,
-            input=codec.decode(row.payload),
+            input=rows.question(row, codec).shown,
             state=StepState.ASKING.value,
             question_id=row.id,
             role=row.role,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from langgraph_durable.encryption import is_sealed
 from langgraph_durable.errors import DurableError
+from langgraph_durable.redaction import Redaction
 from langgraph_durable.runs import (
     Decision,
     Question,
@@ -35,6 +36,7 @@ class Codec:
     """
 
     types: Types
+    redaction: Redaction = field(default_factory=Redaction)
 
     def encode(self, value: Any, where: str) -> str:
         """Encode a value, or name where it came from."""
@@ -81,6 +83,7 @@ def run(
         finished_at=row.finished_at,
         questions=questions,
         usage=usage or Usage(saved_steps=row.saved_steps, saved_tokens=row.saved_tokens),
+        redaction=codec.redaction,
     )
 
 
@@ -136,6 +139,7 @@ def question(row: sa.Row[Any], codec: Codec) -> Question:
         escalate_to=row.escalate_to,
         person=row.person,
         refused_before=_refusal(row.refused_before),
+        redaction=codec.redaction,
     )
 
 

@@ -170,7 +170,7 @@ def await_people(
             name=question.tool,
             state=StepState.ASKING,
             fingerprint=question.digest,
-            request=readable(question.payload),
+            request=readable(question.shown),
             seq=(last or 0) + i,
         )
         for i, question in enumerate(asked, start=1)

@@ -89,7 +89,7 @@ _RUN = ("id", "tenant", "agent", "version", "mode", "thread", "error")
 
 
 def _flat(row: Step | Question) -> dict[str, Any]:
-    found = {f.name: getattr(row, f.name) for f in fields(row)}
+    found = {f.name: getattr(row, f.name) for f in fields(row) if f.name != "redaction"}
     return {k: v.isoformat() if isinstance(v, datetime) else v for k, v in found.items()}
 
 

@@ -186,7 +186,7 @@ class QuestionOut(BaseModel):
             key=text(question.key),
             kind=question.kind,
             tool=text(question.tool),
-            payload=plain(question.payload),
+            payload=plain(question.shown),
             digest=question.digest,
             allowed=list(question.allowed),
             role=question.role or "supervisor",
@@ -195,7 +195,7 @@ class QuestionOut(BaseModel):
             asked_at=question.asked_at,
             expires_at=question.expires_at,
             on_expiry=question.on_expiry,
-            decision=_decision(question.decision),
+            decision=_decision(question.shown_decision),
             decided_at=question.decided_at,
             approvals=question.approvals,
             approved_by=[text(person) for person in question.approved_by],
@@ -219,8 +219,8 @@ class RunDetail(RunOut):
         """Show a run and its steps."""
         return cls(
             **_run_fields(run),
-            input=plain(run.input),
-            output=plain(run.output),
+            input=plain(run.shown_input),
+            output=plain(run.shown_output),
             steps=[StepOut.of(step) for step in steps],
             questions=[QuestionOut.of(question) for question in run.questions],
         )

@@ -46,7 +46,7 @@ async def model_step(
         kind="llm",
         name=str(getattr(model, "model_name", None) or getattr(model, "model", None) or what),
         fingerprint=_fingerprint(ctx, messages, tools),
-        request=readable(messages[-1].content if messages else ""),
+        request=ctx.services.redaction.readable(messages[-1].content if messages else ""),
         strict=False,
         make=asked,
         tokens=_tokens,

@@ -34,7 +34,7 @@ class Card:
     @property
     def amounts(self) -> Mapping[str, str]:
         """Amounts of money as people read them: 4900 cents are 49.00."""
-        shown = self.question.payload
+        shown = self.question.shown
         if not isinstance(shown, Mapping):
             return {}
         return {
@@ -54,7 +54,7 @@ class Card:
 
 def card(question: Question, visitor: Visitor, problem: str = "", draft: str = "") -> Card:
     """Return a question as a card."""
-    shown = plain(question.payload)
+    shown = plain(question.shown)
     may = may_decide(visitor.caller.key.roles, question.role)
     is_open = question.state is QuestionState.OPEN
     return Card(
