@@ -53,8 +53,8 @@ def restored(edited: Any, shown: Any, true: Any) -> Any:
     Raises:
         BadInput: a marker stands where none was shown; no tool is to be called with it.
     """
-    if isinstance(edited, str) and REDACTED in edited:
-        if edited != shown or edited == true:
+    if edited == REDACTED and edited != true:
+        if shown != REDACTED:
             raise BadInput(f"{REDACTED} stands where nothing was redacted: type the value itself")
         return true
     if isinstance(edited, Mapping):

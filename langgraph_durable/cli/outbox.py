@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -33,9 +34,13 @@ def outbox_list(
     as_json: JsonOption = False,
 ) -> None:
     """List messages, newest first."""
-    found = open_durable(app_path, db).outbox(
-        tenant=tenant, run_id=run_id, state="dead" if dead else None, limit=limit
-    )
+    durable = open_durable(app_path, db)
+    found = [
+        replace(message, payload=durable.redaction.shown(message.payload))
+        for message in durable.outbox(
+            tenant=tenant, run_id=run_id, state="dead" if dead else None, limit=limit
+        )
+    ]
     if as_json:
         print_json(found)
         return

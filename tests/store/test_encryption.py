@@ -10,8 +10,10 @@ import pytest
 import sqlalchemy as sa
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import interrupt
+from typer.testing import CliRunner
 
 from langgraph_durable import Decision, Durable, Rule, RunContext, Status, ToolHub, Worker
+from langgraph_durable.cli import app
 from langgraph_durable.encryption import Keyring, keyring, new_key
 from langgraph_durable.errors import EncryptionError
 from langgraph_durable.store import schema
@@ -204,6 +206,19 @@ def test_a_value_that_was_moved_or_changed_does_not_open() -> None:
     with pytest.raises(EncryptionError, match="not among the encryption keys"):
         Keyring([NEW]).open(sealed, "questions.decision")
     assert keys.open("enc1:not a sealed text", "steps.request") == "enc1:not a sealed text"
+
+
+def test_the_command_line_makes_a_key_and_rotates(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk(sqlite_url, None).submit("pay", {"note": MARKER})
+    made = CliRunner().invoke(app, ["encryption", "key"]).output.strip()
+    rotate = ["encryption", "rotate", "--db", sqlite_url]
+    refused = CliRunner().invoke(app, rotate)
+    assert isinstance(refused.exception, EncryptionError)
+    monkeypatch.setenv("LANGGRAPH_DURABLE_ENCRYPTION_KEYS", made)
+    assert "rows encrypted with the first key" in CliRunner().invoke(app, rotate).output
+    assert places_of(sqlite_url, MARKER) == []
 
 
 def test_what_is_no_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,4 +171,6 @@ def test_what_has_nothing_to_redact_is_not_copied() -> None:
     value = {"a": [1, {"b": "c"}]}
     assert Redaction(frozenset({"iban"})).shown(value) is value
     assert Redaction().shown({"iban": 1}) == {"iban": 1}
+    said = {"text": REDACTED}  # somebody's own words
+    assert restored(said, said, said) == said
     assert restored({"a": [1, {"b": "d"}]}, value, value) == {"a": [1, {"b": "d"}]}
