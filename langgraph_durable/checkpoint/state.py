@@ -10,7 +10,7 @@ Text, on SQLite and PostgreSQL alike:
   emoji) come back as they were, as values and as dict keys, inside containers, pydantic
   models, dataclasses and `Send`. A value with a lone surrogate is stored in an escaped
   form under a type tag of its own, because UTF-8 has no surrogates. Inside any other
-  object, such as a `SecretStr`, a lone surrogate becomes `?`.
+  object a lone surrogate becomes `?`.
 - A whole number over 64 bits, which msgpack doesn't have, is kept in that escaped form too.
 - In metadata, which only describes a checkpoint, NUL becomes U+2400, a lone surrogate
   U+FFFD, and a number that JSON doesn't have (NaN, infinity) null.
