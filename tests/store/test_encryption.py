@@ -139,10 +139,10 @@ def test_nothing_of_a_payload_is_in_an_encrypted_database(database_url: str) -> 
     durable.close()
 
 
-def test_without_keys_payloads_are_plain_and_found(database_url: str) -> None:
+def test_without_keys_payloads_are_plain_and_found(sqlite_url: str) -> None:
     """The search above is one that finds: the same runs, not encrypted."""
-    lived_in(database_url, None)
-    found = places_of(database_url, MARKER)
+    lived_in(sqlite_url, None)
+    found = places_of(sqlite_url, MARKER)
     sealed = {
         f"{table.name}.{column.name}"
         for table in schema.metadata.sorted_tables
