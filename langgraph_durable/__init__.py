@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from langgraph_durable.relay import Message, Webhook
     from langgraph_durable.runs import (
         Budget,
+        Compensation,
         Decision,
         Effect,
         Price,
@@ -35,6 +36,7 @@ except PackageNotFoundError:  # running from a source tree that isn't installed
 
 __all__ = [
     "Budget",
+    "Compensation",
     "Decision",
     "Durable",
     "DurableError",

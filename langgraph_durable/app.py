@@ -28,6 +28,7 @@ from langgraph_durable.policy import Policy, Rule
 from langgraph_durable.redaction import Redaction, restored
 from langgraph_durable.relay import Message, Relay, Sink, sinks, topic_routes
 from langgraph_durable.runs import (
+    COMPENSATE,
     MAX_NAME_CHARACTERS,
     Budget,
     Decision,
@@ -42,6 +43,7 @@ from langgraph_durable.runs import (
     StandingRule,
     Status,
     Step,
+    StepState,
     check_name,
 )
 from langgraph_durable.secrets import SecretProvider
@@ -391,6 +393,24 @@ class Durable:
         """Return what a step recorded, decoded; None if it isn't recorded."""
         return None if step.value is None else decode(step.value, types=self.types)
 
+    def undone(self, steps: Sequence[Step]) -> dict[str, str]:
+        """Tell of the steps of a run which of them were compensated, and which could not be.
+
+        By key: "compensated by …", or "not compensated: " and why a person left it so.
+        """
+        made = {step.key: step for step in steps if step.state is StepState.RECORDED}
+        told = {}
+        for step in steps:
+            undoing = made.get(COMPENSATE + step.key)
+            if step.compensation is None or undoing is None:
+                continue
+            value = self.value(undoing)
+            if isinstance(value, Refused):
+                told[step.key] = f"not compensated: {value.reason or 'refused'} ({value.by})"
+            else:
+                told[step.key] = f"compensated by {undoing.key}"
+        return told
+
     def events(self, run_id: str, tenant: str | None = None, *, after: int = 0) -> Sequence[Event]:
         """Return the audit of a run, in order; what came after the event with the id `after`.
 
@@ -401,7 +421,8 @@ class Durable:
         return self.store.list_events(run_id, after)
 
     def cancel(self, run_id: str, *, by: str = "client", tenant: str | None = None) -> Status:
-        """Cancel a run; `cancelling` while a call that can't be interrupted ends.
+        """Cancel a run; `cancelling` while a call that can't be interrupted ends, or steps that
+        declared a compensation are undone.
 
         Raises:
             NotFound: no such run for this tenant.
@@ -415,6 +436,7 @@ class Durable:
         Raises:
             NotFound: no such run for this tenant.
             IllegalMove: it has not failed.
+            Conflict: it failed, and its steps were compensated: submit it anew.
         """
         return self.store.retry(_sane(run_id), by=by, tenant=tenant)
 

@@ -5,7 +5,7 @@ All of it is data. Rows become these in the store; nothing here knows a database
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -83,9 +83,18 @@ NEXT: Mapping[Status, frozenset[Status]] = {
 }
 
 
-def sources(target: Status) -> frozenset[Status]:
+#: The same for a run that is being unwound: it is never driven forward, and its end is decided.
+UNWINDING: Mapping[Status, frozenset[Status]] = {
+    S.QUEUED: frozenset({S.RUNNING, S.CANCELLING}),
+    S.RUNNING: frozenset({S.RUNNING, S.QUEUED, S.WAITING_HUMAN, S.FAILED}),
+    S.CANCELLING: frozenset({S.CANCELLING, S.QUEUED, S.WAITING_HUMAN, S.CANCELLED}),
+    S.WAITING_HUMAN: frozenset({S.QUEUED}),
+}
+
+
+def sources(target: Status, table: Mapping[Status, frozenset[Status]] = NEXT) -> frozenset[Status]:
     """Return the statuses that a run may leave for `target`."""
-    return frozenset(status for status, nexts in NEXT.items() if target in nexts)
+    return frozenset(status for status, nexts in table.items() if target in nexts)
 
 
 Mode = Literal["graph", "steps"]
@@ -168,6 +177,7 @@ class Run:
     finished_at: datetime | None
     questions: Sequence[Question] = ()
     usage: Usage = field(default_factory=Usage)
+    unwinding: Status | None = None  # how it ends, or ended, once its compensations have run
     redaction: Redaction = field(default=Redaction(), repr=False, compare=False)
 
     @property
@@ -214,6 +224,29 @@ class Emitted:
     payload: Mapping[str, Any]
 
 
+#: What the key of a compensating step adds to the key of the step that it undoes.
+COMPENSATE = "compensate:"
+
+#: What the key of "did the call that is to be undone happen?" adds to that.
+HAPPENED = "?happened"
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """The call that undoes a step: a tool of the hub, and the arguments it is called with.
+
+    `arguments` may be a function of the step's result, or of its result and its arguments. It
+    is asked once, when the result is known; what is stored with the step is what it returned.
+    """
+
+    tool: str
+    arguments: (
+        Mapping[str, Any]
+        | Callable[[Any], Mapping[str, Any]]
+        | Callable[[Any, Any], Mapping[str, Any]]
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One journaled call.
@@ -239,6 +272,7 @@ class Step:
     epoch: int = 0  # the claim under which it was recorded
     seconds: float = 0.0  # how long the call took, by the worker's monotonic clock
     recorded_at: datetime | None = None
+    compensation: str | None = None  # the call that undoes it, encoded: tool and arguments
     emits: tuple[Emitted, ...] = ()  # on the way to the outbox, never read back
 
 
@@ -251,7 +285,9 @@ class QuestionState(StrEnum):
     CLOSED = "closed"  # the run was cancelled, or the question was asked again with other arguments
 
 
-QuestionKind = Literal["tool", "ask", "interrupt", "breakpoint", "outcome", "budget"]
+QuestionKind = Literal[
+    "tool", "ask", "interrupt", "breakpoint", "outcome", "budget", "compensation", "review"
+]
 Choice = Literal["approve", "reject", "edit", "respond"]
 
 
@@ -554,4 +590,14 @@ class Cancelled:
     """A cancel was asked for, and what was in flight has ended."""
 
 
-Outcome = Done | Asked | Slept | Retried | Broke | Drained | Cancelled
+@dataclass(frozen=True, slots=True)
+class Unwound:
+    """What could be compensated is, and what could not has a person's word: the run ends.
+
+    `review` is put in the same transaction. It holds nothing up: its answer takes note.
+    """
+
+    review: Question | None = None
+
+
+Outcome = Done | Asked | Slept | Retried | Broke | Drained | Cancelled | Unwound

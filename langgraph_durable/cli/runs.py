@@ -78,12 +78,14 @@ def runs_show(
         return
     say(f"run {run.id}  {run.agent} v{run.version} ({run.mode} mode)  tenant {run.tenant}")
     tried = f"attempts {run.attempts} of {run.max_attempts}  claims {run.epoch}"
-    say(f"status {run.status.value}  {tried}")
+    unwound = f"  unwound, to end as {run.unwinding.value}" if run.unwinding else ""
+    say(f"status {run.status.value}  {tried}{unwound}")
     say(_used(run.usage))
     if run.error:
         say(f"error {run.error.get('type')}: {run.error.get('message')}")
     if run.output is not None:
         say(f"output {readable(run.shown_output, 500)}")
+    undone = durable.undone(steps)
     print_table(
         ("seq", "key", "kind", "name", "status", "tries", "claim", "ms"),
         [
@@ -92,7 +94,7 @@ def runs_show(
                 s.key,
                 s.kind,
                 s.name,
-                s.state.value,
+                f"{s.state.value}; {undone[s.key]}" if s.key in undone else s.state.value,
                 s.attempts,
                 s.epoch,
                 f"{s.seconds * 1000:.1f}",

@@ -36,6 +36,7 @@ from langgraph_durable.policy import Policy, Standing
 from langgraph_durable.redaction import Redaction
 from langgraph_durable.runs import (
     Choice,
+    Compensation,
     Effect,
     Lease,
     Price,
@@ -276,13 +277,15 @@ class RunContext:
         retry: Retry | None = None,
         timeout_seconds: float | None = None,
         emits: Tells | None = None,
+        compensate: Compensation | None = None,
     ) -> Any:
         """Call a tool; returns its result, or `Refused` if a person refused the call.
 
         If policy asks, the run parks with the exact arguments until somebody decides. An
         idempotent tool gets `"<run_id>:<key>"` and the fencing token; a `once` tool is
         never blindly repeated after a crash. `emits(result)` may return (topic, payload): a
-        message that is in the outbox by the very commit that records the call.
+        message that is in the outbox by the very commit that records the call. `compensate`
+        is the call that undoes this one, should the run fail or be cancelled.
 
         Raises:
             UnknownTool: no such tool.
@@ -292,7 +295,9 @@ class RunContext:
             ToolError: the tool reported a failure.
         """
         given = dict(arguments or {})
-        return await call_tool(self, key, tool, given, retry, timeout_seconds, tells=emits)
+        return await call_tool(
+            self, key, tool, given, retry, timeout_seconds, tells=emits, compensate=compensate
+        )
 
     async def once(
         self,
@@ -304,6 +309,7 @@ class RunContext:
         probe: Callable[[], Any] | None = None,
         retry: Retry | None = None,
         timeout_seconds: float | None = None,
+        compensate: Compensation | None = None,
     ) -> Any:
         """Record the result of a call of your own (sync functions run in a thread).
 
@@ -313,10 +319,13 @@ class RunContext:
         (`Found(result)` if that may be None) or None for "it did not"; without a probe the
         run parks and asks a person. Looking and then writing has a race: see the guide
         "Tools".
+        `compensate` is the tool call that undoes it, should the run fail or be cancelled; a
+        call that has one is a write, of effect IDEMPOTENT if it isn't ONCE.
 
         Raises:
             BadInput: a probe is given for a call that may be repeated.
             NonDeterminismError: the key was recorded for another request.
+            BadInput: the compensation's tool can't be repeated safely.
             NotEncodable: the result can't be journaled.
         """
         if probe is not None and Effect(effect) is not Effect.ONCE:
@@ -324,6 +333,9 @@ class RunContext:
         digest = ""
         if request is not None:
             digest = fingerprint(request, types=self.services.types, where=f"step {key!r}")
+        effect = Effect(effect)
+        if compensate is not None and effect is Effect.READ:
+            effect = Effect.IDEMPOTENT
         step = Call(
             key=key,
             kind="once",
@@ -331,10 +343,12 @@ class RunContext:
             fingerprint=digest,
             request="" if request is None else self.services.redaction.readable(request),
             make=call,
-            effect=Effect(effect),
+            effect=effect,
             probe=probe,
             retry=retry,
             timeout_seconds=timeout_seconds,
+            compensate=compensate,
+            asked=request,
         )
         return await perform(self, step)
 

@@ -19,6 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_ran
 
 from langgraph_durable import calls
 from langgraph_durable.context.allowances import check_allowances
+from langgraph_durable.context.compensating import Undo, undo_of
 from langgraph_durable.context.questioning import did_it_happen
 from langgraph_durable.context.revealing import record
 from langgraph_durable.errors import (
@@ -34,7 +35,16 @@ from langgraph_durable.errors import (
     ToolDenied,
     ToolError,
 )
-from langgraph_durable.runs import Effect, Emitted, Retry, Step, StepKind, StepState
+from langgraph_durable.runs import (
+    COMPENSATE,
+    Compensation,
+    Effect,
+    Emitted,
+    Retry,
+    Step,
+    StepKind,
+    StepState,
+)
 from langgraph_durable.tools import found
 from langgraph_durable.values import clean_text, decode, encode, message_of
 
@@ -72,6 +82,9 @@ class Call:
     timeout_seconds: float | None = None
     emits: Callable[[Any], tuple[Emitted, ...]] | None = None
     probe: Callable[[], Any] | None = None  # looks whether an earlier try of ONCE happened
+    compensate: Compensation | None = None
+    asked: Any = None  # what the call is made with, for its compensation
+    undo: Undo | None = None
 
 
 async def perform(ctx: RunContext, call: Call) -> Any:
@@ -88,6 +101,9 @@ async def perform(ctx: RunContext, call: Call) -> Any:
 async def _see_through(ctx: RunContext, call: Call, known: Step | None, at: Here) -> Any:
     if call.kind == "llm":
         check_allowances(ctx, "llm")
+    if call.compensate is not None:
+        undo = await undo_of(ctx, call.key, call.compensate, call.effect, call.asked)
+        call = replace(call, undo=undo)
     if is_unsure(known, call.effect):
         happened, value = await _outcome(ctx, call, known)
         if happened:
@@ -137,6 +153,15 @@ async def begin_alone(ctx: RunContext, key: str) -> Here:
 
 def begin(ctx: RunContext, key: str) -> Here:
     """Check a key and take note of its use here."""
+    if not ctx.state.unwinding:
+        _check_key(key)
+    at = ctx.here()
+    ctx.state.gate(at)
+    ctx.state.use(key, at)
+    return at
+
+
+def _check_key(key: str) -> None:
     if (
         not isinstance(key, str)
         or not key
@@ -146,10 +171,11 @@ def begin(ctx: RunContext, key: str) -> Here:
         raise BadInput(
             f"step key {key!r} must be printable text of 1 to {MAX_KEY_CHARACTERS} characters"
         )
-    at = ctx.here()
-    ctx.state.gate(at)
-    ctx.state.use(key, at)
-    return at
+    if key.startswith(COMPENSATE):
+        raise BadInput(
+            f"step key {key!r}: keys that begin with {COMPENSATE!r} are those of the steps that "
+            "undo others. Give this step another name."
+        )
 
 
 def check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
@@ -239,14 +265,16 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
 async def _one_try(ctx: RunContext, call: Call, made: Callable[..., Step], *, answers: bool) -> Any:
     """Make the call once; `made` makes the step of this try, in the state that is given."""
     if call.effect.is_write:
-        await record(ctx, made(state=StepState.INTENT))
+        unknown = call.undo.unknown() if call.undo else None
+        await record(ctx, made(state=StepState.INTENT, compensation=unknown))
     started = time.monotonic()
     try:
         value = await _called(call)
         text = encode(value, types=ctx.services.types, where=f"step {call.key!r}")
     except Exception as error:
         seconds = time.monotonic() - started
-        if answers and _is_answer(error):
+        # a compensation has no code behind it that could make something of a failure
+        if answers and _is_answer(error) and not ctx.state.unwinding:
             said = clean_text(str(error))
             await record(ctx, made(state=StepState.RECORDED, error=said, seconds=seconds))
         elif not isinstance(error, GraphBubbleUp):
@@ -266,10 +294,16 @@ async def _one_try(ctx: RunContext, call: Call, made: Callable[..., Step], *, an
             output_tokens=tokens[1],
             seconds=time.monotonic() - started,
             emits=call.emits(value) if call.emits else (),
+            compensation=_undo_of(ctx, call, text),
         ),
     )
     # what was recorded, so that the first time and every replay see the same
     return decode(step.value or "null", types=ctx.services.types)
+
+
+def _undo_of(ctx: RunContext, call: Call, text: str) -> str | None:
+    """Return the compensation of a call, which is made of the result as replays see it."""
+    return call.undo.of(decode(text, types=ctx.services.types)) if call.undo else None
 
 
 async def _called(call: Call) -> Any:
@@ -296,7 +330,16 @@ async def _record_failure(
     if _may_have_happened(call, error):
         return
     said = f"{type(error).__name__}: {message_of(error)}"[:2000]
-    await record(ctx, made(state=StepState.FAILED, error=said, seconds=seconds))
+    step = made(state=StepState.FAILED, error=said, seconds=seconds)
+    if call.undo and not _never_was(call, step, error):
+        step = replace(step, compensation=call.undo.unknown())
+    await record(ctx, step)
+
+
+def _never_was(call: Call, step: Step, error: Exception) -> bool:
+    """Whether a failed write certainly had no effect, in this try or an earlier one."""
+    is_first = step.attempts == 1 or call.effect is Effect.ONCE
+    return is_first and not getattr(error, "outcome_unknown", True)
 
 
 def _may_have_happened(call: Call, error: Exception) -> bool:

@@ -56,6 +56,7 @@ class PassState:
     lost: PassEnded | None = None
     broken: Exception | None = None  # a step was answered for another call, or would have been
     cancelling: bool = False
+    unwinding: bool = False  # only compensations are made in this pass
     round: int = 0  # native interrupts are answered in rounds; each runs asking nodes again
     saved_steps: int = 0
     saved_tokens: int = 0

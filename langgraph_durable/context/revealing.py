@@ -47,6 +47,7 @@ def _hiding(step: Step, secrets: Revealed) -> Step:
     return replace(
         step,
         value=None if step.value is None else secrets.hide_json(step.value),
+        compensation=step.compensation and secrets.hide_json(step.compensation),
         request=secrets.hide(step.request),
         error=None if step.error is None else secrets.hide(step.error),
         emits=tuple(replace(told, payload=secrets.hide_plain(told.payload)) for told in step.emits),

@@ -17,11 +17,13 @@ from langgraph_durable.context.calls import (
     make_and_record,
     replay,
 )
+from langgraph_durable.context.compensating import Undo, undo_of
 from langgraph_durable.context.emitting import Tells, told_by
 from langgraph_durable.context.questioning import did_it_happen, expired, put
 from langgraph_durable.errors import BadInput, ToolDenied
 from langgraph_durable.policy import ToolCall, Verdict
 from langgraph_durable.runs import (
+    Compensation,
     Effect,
     Question,
     QuestionState,
@@ -62,6 +64,7 @@ async def call_tool(
     timeout_seconds: float | None = None,
     source: ToolSource | None = None,
     tells: Tells | None = None,
+    compensate: Compensation | None = None,
 ) -> Any:
     """Answer a tool step from the journal, or see it through: see `RunContext.tool`."""
     at = await begin_alone(ctx, key)
@@ -80,12 +83,13 @@ async def call_tool(
     source = source or ctx.services.tools
     try:
         spec = await source.check(tool, arguments)
+        undo = await undo_of(ctx, key, compensate or spec.compensate, spec.effect, arguments)
     except Exception:
         ctx.state.release(key)  # the same call may be made with arguments that fit
         raise
     step = _ToolStep(
-        ctx, source, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds, tells
-    )
+        ctx, source, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds, tells, undo
+    )  # fmt: skip
     return await fly(ctx, key, step.see_through())
 
 
@@ -117,9 +121,10 @@ class _ToolStep:
         retry: Retry | None,
         timeout_seconds: float | None,
         tells: Tells | None,
+        undo: Undo | None,
     ) -> None:
         self.ctx, self.source, self.spec, self.key = ctx, source, spec, key
-        self.tells = tells
+        self.tells, self.undo = tells, undo
         self.arguments = arguments
         self.asked, self.known, self.at = asked, known, at
         self.retry, self.timeout_seconds = retry, timeout_seconds
@@ -289,6 +294,7 @@ class _ToolStep:
             retry=self.retry or (Retry(attempts=1) if effect is Effect.ONCE else None),
             timeout_seconds=self.timeout_seconds,
             emits=told_by(self.ctx, self.key, self.tells),
+            undo=self.undo and replace(self.undo, asked=self.arguments),
         )
         return await make_and_record(self.ctx, call, self.known, self.at)
 

@@ -51,7 +51,7 @@ from langgraph_durable.runs import (
 )
 from langgraph_durable.values import message_of, readable
 
-__all__ = ["Ending", "Passage", "drive", "failure"]
+__all__ = ["Ending", "Passage", "drive", "failure", "is_incurable", "not_ours"]
 
 MAX_SHOWN_KEYS = 20
 
@@ -90,19 +90,28 @@ async def drive(agent: Agent, ctx: RunContext, passage: Passage) -> Outcome:
         ending = await _run(agent, ctx, passage)
     except (Exception, SystemExit) as raised:  # sys.exit() ends the run, not the worker
         error = raised
-    except asyncio.CancelledError as raised:  # nobody cancelled us: the code awaited what was
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        error = DurableError("the agent's code awaited a task of its own that was cancelled")
-        error = error.with_traceback(raised.__traceback__)
-        error.__cause__ = raised
+    except asyncio.CancelledError as raised:
+        error = not_ours(raised)
     finally:
         ctx.state.closed = True
         ctx.leave(token)
     await ctx.state.land()
     outcome = _outcome(ctx, ending, error, passage.questions, is_graph=agent.graph is not None)
     return hiding(outcome, ctx) if ctx.state.secrets else outcome
+
+
+def not_ours(cancelled: asyncio.CancelledError) -> DurableError:
+    """Return the error of code that awaited what was cancelled, when nobody cancelled us.
+
+    Raises:
+        CancelledError: we are cancelled.
+    """
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        raise cancelled
+    error = DurableError("the agent's code awaited a task of its own that was cancelled")
+    error.__cause__ = cancelled
+    return error.with_traceback(cancelled.__traceback__)
 
 
 async def _run(agent: Agent, ctx: RunContext, passage: Passage) -> Ending:
@@ -132,7 +141,7 @@ def _outcome(
     if state.cancelling:
         return Cancelled()
     worst = state.broken or error
-    if isinstance(worst, INCURABLE) or (isinstance(worst, ToolError) and not worst.outcome_unknown):
+    if worst is not None and is_incurable(worst):
         return Broke(failure(worst))
     # A sibling that failed does not hide a question: the question is put, and the failed
     # node runs again, its recorded steps answered, when the run comes back.
@@ -150,6 +159,12 @@ def _outcome(
         return Broke(failure(untaken_answer(ctx.agent, untaken)))
     _note_unasked(ctx, is_graph=is_graph)
     return Done(ending.text(ctx))
+
+
+def is_incurable(error: BaseException) -> bool:
+    """Whether no further attempt of the same code can cure an error."""
+    answered = isinstance(error, ToolError) and not error.outcome_unknown
+    return answered or isinstance(error, INCURABLE)
 
 
 def _note_unasked(ctx: RunContext, *, is_graph: bool) -> None:

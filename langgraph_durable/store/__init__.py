@@ -39,6 +39,7 @@ from langgraph_durable.errors import (
 )
 from langgraph_durable.redaction import Redaction
 from langgraph_durable.runs import (
+    COMPENSATE,
     FINAL,
     Asked,
     Broke,
@@ -59,6 +60,7 @@ from langgraph_durable.runs import (
     StandingRule,
     Status,
     Step,
+    Unwound,
 )
 from langgraph_durable.store import (
     encryption,
@@ -73,6 +75,7 @@ from langgraph_durable.store import (
     rules,
     schema,
     steps,
+    unwinding,
     waiting,
 )
 from langgraph_durable.store.engine import open_engine, prepare
@@ -393,14 +396,15 @@ class RunStore:
             return claim
         said = {**_told(row), "from": row.previous_worker}
         events.append(tx, self._time, row.id, row.tenant, "run_taken_over", worker, said)
-        if row.status == Status.RUNNING.value and row.attempts >= row.max_attempts:
+        is_worn = row.attempts >= row.max_attempts
+        if row.status == Status.RUNNING.value and is_worn and not row.unwinding:
             error = {
                 "type": "CrashLoop",
                 "reason": "crash_loop",
                 "message": f"the worker died while it ran this, and {row.attempts} attempts in a row "
                 "brought no progress. Find what kills it, then retry the run.",
             }
-            self._fail(tx, lease, row.tenant, error, Replayed())
+            self._give_up(tx, lease, row, Status.FAILED, Replayed(), error)
             return None
         return claim
 
@@ -487,13 +491,16 @@ class RunStore:
         def work(tx: sa.Connection) -> list[DurableError | None]:
             refused = steps.append(tx, self._time, writes, lease_seconds)
             for write, why in zip(writes, refused, strict=True):
-                for told in write.step.emits if why is None else ():
+                if why is not None:
+                    continue
+                for told in write.step.emits:
                     outbox.put(
                         tx, self._time, write.lease.run_id, told.tenant, told.key, told.topic, told.payload
                     )  # fmt: skip
+                unwinding.tell(tx, self._time, self.codec, write.lease, write.step)
             return refused
 
-        tells = any(write.step.emits for write in writes)
+        tells = any(w.step.emits or w.step.key.startswith(COMPENSATE) for w in writes)
         return self._run(work, is_one_statement=not tells, patience_seconds=lease_seconds / 3)
 
     def put_step(self, lease: Lease, step: Step, lease_seconds: float = 60.0) -> None:
@@ -549,7 +556,11 @@ class RunStore:
                 raise LeaseLost(lease.run_id, lease.epoch)
             if row.worker is None:  # settled already, by this very claim
                 return Status(row.status)
-            wanted = Cancelled() if row.status == Status.CANCELLING.value else outcome
+            wanted = outcome
+            if row.unwinding:
+                wanted = _of_unwinding(outcome)
+            elif row.status == Status.CANCELLING.value:
+                wanted = Cancelled()
             return self._settle(tx, lease, row, wanted, spared, backoff or Retry(), jitter)
 
         return self._run(work)
@@ -597,12 +608,13 @@ class RunStore:
         match outcome:
             case Done(output):
                 end = queue.finish(self._time, output=output)
-                return self._end(tx, lease, row.tenant, Status.SUCCEEDED, end, spared)
+                return self._end(tx, lease, row, Status.SUCCEEDED, end, spared)
             case Broke(error):
-                return self._fail(tx, lease, row.tenant, error, spared)
+                return self._give_up(tx, lease, row, Status.FAILED, spared, error)
             case Cancelled():
-                end = queue.finish(self._time)
-                return self._end(tx, lease, row.tenant, Status.CANCELLED, end, spared)
+                return self._give_up(tx, lease, row, Status.CANCELLED, spared)
+            case Unwound(review):
+                return self._unwound(tx, lease, row, spared, review)
             case Asked(asked):
                 return self._park(tx, lease, row, asked, spared)
             case Slept(seconds):
@@ -633,31 +645,76 @@ class RunStore:
         self,
         tx: sa.Connection,
         lease: Lease,
-        tenant: str,
+        row: sa.Row[Any],
         status: Status,
         end: Mapping[str, Any],
         spared: Replayed,
         data: Mapping[str, Any] | None = None,
     ) -> Status:
-        row = queue.move(tx, lease, status, **end, **queue.saved(spared))
+        is_unwinding = row.unwinding is not None
+        queue.move(tx, lease, status, unwinding=is_unwinding, **end, **queue.saved(spared))
         if row.asked:
             questions.close_all(tx, self._time, lease.run_id)
         said = {"replayed": spared.steps, **(data or {})}
         events.append(
-            tx, self._time, lease.run_id, tenant, f"run_{status.value}", lease.worker, said
+            tx, self._time, lease.run_id, row.tenant, f"run_{status.value}", lease.worker, said
         )
         return status
 
-    def _fail(
+    def _give_up(
         self,
         tx: sa.Connection,
         lease: Lease,
-        tenant: str,
-        error: Mapping[str, Any],
+        row: sa.Row[Any],
+        status: Status,
         spared: Replayed,
+        error: Mapping[str, Any] | None = None,
     ) -> Status:
+        """End a run that failed or was cancelled: now, or when its compensations have run.
+
+        Calls whose outcome nobody recorded are named in the event.
+        """
+        left = unwinding.left(tx, lease.run_id)
+        if not left.compensated:
+            data: dict[str, Any] = {"error": error} if error else {}
+            if left.unknown:
+                data["unknown"] = left.unknown
+            end = queue.finish(self._time, error=error)
+            return self._end(tx, lease, row, status, end, spared, data)
+        unwinding.begin(
+            tx,
+            self._time,
+            row,
+            status,
+            left,
+            actor=lease.worker,
+            error=error,
+            **queue.saved(spared),
+        )
+        notify(tx)
+        return Status.QUEUED
+
+    def _unwound(
+        self,
+        tx: sa.Connection,
+        lease: Lease,
+        row: sa.Row[Any],
+        spared: Replayed,
+        review: Question | None,
+    ) -> Status:
+        """End a run whose compensations have run; a person may be asked to look at it.
+
+        The question stays open on the ended run: its answer wakes nothing, it takes note.
+        """
+        error = json.loads(row.error) if row.error else None
         end = queue.finish(self._time, error=error)
-        return self._end(tx, lease, tenant, Status.FAILED, end, spared, {"error": error})
+        data = {"error": error} if error else None
+        self._end(tx, lease, row, Status(row.unwinding), end, spared, data)
+        if review is not None:
+            new = questions.ask(tx, self._time, self.codec, lease, row.tenant, [review])
+            asked = {"asked": row.asked + new}
+            tx.execute(sa.update(schema.runs).where(schema.runs.c.id == row.id).values(**asked))
+        return Status(row.unwinding)
 
     def _leave(
         self,
@@ -670,7 +727,8 @@ class RunStore:
         data: Mapping[str, Any] | None = None,
         **values: Any,
     ) -> None:
-        queue.move(tx, lease, status, **values, **queue.saved(spared))
+        is_unwinding = row.unwinding is not None
+        queue.move(tx, lease, status, unwinding=is_unwinding, **values, **queue.saved(spared))
         said = {"replayed": spared.steps, **(data or {})}
         events.append(tx, self._time, row.id, row.tenant, event, lease.worker, said)
 
@@ -710,16 +768,20 @@ class RunStore:
     ) -> Status:
         progressed = progressed or row.progress_epoch == row.epoch  # a checkpoint was written
         attempts = 1 if progressed else row.attempts + 1
-        if attempts >= row.max_attempts:
+        is_over = attempts >= row.max_attempts
+        if is_over and not row.unwinding:
             tx.execute(
                 sa.update(schema.runs).where(schema.runs.c.id == row.id).values(attempts=attempts)
             )
-            return self._fail(tx, lease, row.tenant, {**error, "attempts": attempts}, spared)
-        pause = _pause(backoff, attempts)
+            error = {**error, "attempts": attempts}
+            return self._give_up(tx, lease, row, Status.FAILED, spared, error)
+        # a run that is unwound keeps the error it failed with; worn out, it asks at once
+        pause = 0.0 if is_over else _pause(backoff, attempts)
+        kept = row.error if row.unwinding else json.dumps(error)
         self._leave(
             tx, lease, row, Status.QUEUED, spared, "run_requeued",
             {"error": error, "attempts": attempts},
-            attempts=attempts, error=json.dumps(error), run_after=self._time.later(pause * jitter),
+            attempts=attempts, error=kept, run_after=self._time.later(pause * jitter),
         )  # fmt: skip
         return Status.QUEUED
 
@@ -832,11 +894,11 @@ class RunStore:
         return self._run(lambda tx: questions.listed(tx, self.codec, inbox), reads_only=True)
 
     def cancel(self, run_id: str, *, by: str, tenant: str | None = None) -> Status:
-        """Cancel a run: at once if no worker has it, else when its call in flight has ended.
+        """Cancel a run: at once, or when its call in flight has ended and its compensations ran.
 
         Raises:
             NotFound: no such run for this tenant.
-            Conflict: the run has ended otherwise.
+            Conflict: the run has ended otherwise, or is being unwound because it failed.
         """
         _require("run", run_id, tenant)
 
@@ -845,8 +907,14 @@ class RunStore:
             status = Status(row.status)
             if status in (Status.CANCELLED, Status.CANCELLING):
                 return status
-            if status in FINAL:
-                raise Conflict(f"run {run_id} has {status.value}; there is nothing to cancel")
+            if row.unwinding == Status.CANCELLED.value:
+                return Status.CANCELLING
+            if status in FINAL or row.unwinding:
+                raise Conflict(
+                    f"run {run_id} has {row.unwinding or status.value}; there is nothing to cancel"
+                )
+            if status is not Status.RUNNING and self._cancels_later(tx, row, by):
+                return Status.CANCELLING
             target = Status.CANCELLING if status is Status.RUNNING else Status.CANCELLED
             ended = queue.finish(self._time) if target is Status.CANCELLED else {}
             tx.execute(
@@ -862,17 +930,31 @@ class RunStore:
 
         return self._run(work)
 
+    def _cancels_later(self, tx: sa.Connection, row: sa.Row[Any], by: str) -> bool:
+        """Queue a run that no worker has for its compensations; False if there are none."""
+        left = unwinding.left(tx, row.id)
+        if left.compensated:
+            unwinding.begin(tx, self._time, row, Status.CANCELLED, left, actor=by)
+            notify(tx)
+        return bool(left.compensated)
+
     def retry(self, run_id: str, *, by: str, tenant: str | None = None) -> Run:
         """Queue a failed run again: the same run, its journal kept, a fresh budget of attempts.
 
         Raises:
             NotFound: no such run for this tenant.
             IllegalMove: the run has not failed.
+            Conflict: its steps were compensated, so its journal says what is no longer so.
         """
         _require("run", run_id, tenant)
 
         def work(tx: sa.Connection) -> Run:
             row = lock(tx, run_id, tenant)
+            if row.unwinding:
+                raise Conflict(
+                    f"run {run_id} failed and its steps were undone: its journal would answer for "
+                    "what is no longer so. Submit it anew, with a new idempotency key."
+                )
             fresh = {
                 "attempts": 0,
                 "error": None,
@@ -1128,7 +1210,17 @@ def _pause(backoff: Retry, attempts: int) -> float:
 
 def _told(row: sa.Row[Any]) -> dict[str, Any]:
     """Return what the event of a claim says."""
-    return {"epoch": row.epoch, "attempts": row.attempts}
+    told = {"epoch": row.epoch, "attempts": row.attempts}
+    return {**told, "unwinding": row.unwinding} if row.unwinding else told
+
+
+def _of_unwinding(outcome: Outcome) -> Outcome:
+    """A run that is unwound ends by its compensations only; another end is a failed try."""
+    if isinstance(outcome, Unwound | Asked | Drained | Retried):
+        return outcome
+    error = outcome.error if isinstance(outcome, Broke) else {}
+    said = {"type": "Unwinding", "reason": "unwinding", "message": f"the pass ended in {outcome}"}
+    return Retried(error or said, progressed=False)
 
 
 _DUE: Mapping[str, Callable[[sa.Connection, Timeline, str, str], bool]] = {

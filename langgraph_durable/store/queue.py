@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost
-from langgraph_durable.runs import Lease, Mode, Replayed, Status, sources
+from langgraph_durable.runs import NEXT, UNWINDING, Lease, Mode, Replayed, Status, sources
 from langgraph_durable.store import events, rules
 from langgraph_durable.store.bulk import Bulk
 from langgraph_durable.store.schema import ENDED, OWNED, UtcTime, among, runs, steps, workers
@@ -192,16 +192,23 @@ def claiming(
     # in words: what SQLite returns has no table before a column's name, and rules have a tenant
     tenant: sa.ColumnElement[str] = sa.literal_column("runs.tenant")
     died = sa.case((progressed(), 1), else_=runs.c.attempts + 1)
+    ends_cancelled = runs.c.unwinding == Status.CANCELLED.value
+    # a run that is only to be settled costs nobody an attempt
+    was_driven = sa.or_(
+        runs.c.status == Status.RUNNING.value,
+        sa.and_(runs.c.status == Status.CANCELLING.value, ends_cancelled),
+    )
     return (
         sa.update(runs)
         .where(taken)
         .values(
             status=sa.case(
                 (runs.c.status == Status.CANCELLING.value, Status.CANCELLING.value),
+                (ends_cancelled, Status.CANCELLING.value),
                 else_=Status.RUNNING.value,
             ),
             epoch=runs.c.epoch + 1,
-            attempts=sa.case((runs.c.status == Status.RUNNING.value, died), else_=runs.c.attempts),
+            attempts=sa.case((was_driven, died), else_=runs.c.attempts),
             claimed_from=runs.c.status,
             previous_worker=runs.c.worker,
             worker=clean_text(worker),
@@ -295,11 +302,14 @@ def heartbeat(
     return {pairs[row.id, row.epoch]: Status(row.status) for row in found}
 
 
-def move(tx: sa.Connection, lease: Lease, target: Status, **values: Any) -> sa.Row[Any]:
+def move(
+    tx: sa.Connection, lease: Lease, target: Status, *, unwinding: bool = False, **values: Any
+) -> sa.Row[Any]:
     """Change the status of a run that this lease still owns.
 
     A lease that was given up (the run was parked or handed back under it) has the newest
-    epoch still: so only a status that a worker owns may be left here.
+    epoch still: so only a status that a worker owns may be left here. A run that is being
+    `unwinding` has a table of its own, and the other one's moves are not open to it.
 
     Raises:
         LeaseLost: another worker claimed the run since.
@@ -308,12 +318,14 @@ def move(tx: sa.Connection, lease: Lease, target: Status, **values: Any) -> sa.R
     left = {"worker": None, "lease_until": None, "previous_worker": runs.c.worker}
     if target.value in OWNED:
         left = {}  # it stays with its worker
+    allowed = sources(target, UNWINDING if unwinding else NEXT)
     row = tx.execute(
         sa.update(runs)
         .where(
             runs.c.id == lease.run_id,
             runs.c.epoch == lease.epoch,
-            runs.c.status.in_([status.value for status in sources(target)]),
+            runs.c.unwinding.is_not(None) if unwinding else runs.c.unwinding.is_(None),
+            runs.c.status.in_([status.value for status in allowed]),
             among(runs.c.status, *OWNED),
         )
         .values(status=target.value, **left, **values)
@@ -356,7 +368,8 @@ _END = Bulk(
         worker = NULL, previous_worker = worker, lease_until = NULL, holds_thread = false,
         saved_steps = saved_steps + said.steps, saved_tokens = saved_tokens + said.tokens
     FROM {rows} AS said
-    WHERE runs.id = said.id AND runs.epoch = said.epoch AND runs.status = 'running' AND (
+    WHERE runs.id = said.id AND runs.epoch = said.epoch AND runs.status = 'running'
+    AND runs.unwinding IS NULL AND (
         runs.asked = 0 OR NOT EXISTS (
             SELECT 1 FROM questions WHERE questions.run_id = runs.id AND questions.state = 'open'
         )

@@ -13,8 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from langgraph_durable.runs import FINAL, thread_name
-from langgraph_durable.store.schema import events, outbox, questions, runs, steps
+from langgraph_durable.runs import FINAL, QuestionState, thread_name
+from langgraph_durable.store.schema import among, events, outbox, questions, runs, steps
 
 #: Tables that hold a run's rows, by their column `run_id`.
 BELONGING: Sequence[sa.Table] = (steps, questions, events, outbox)
@@ -27,17 +27,22 @@ def purge(
 ) -> list[str]:
     """Delete runs that ended before a time, with all that belongs to them; returns their ids.
 
-    A run whose messages are still to be delivered stays. The status is checked in the
+    A run whose messages are still to be delivered stays, and one that a person is still asked
+    to look at. The status is checked in the
     statement that deletes: a run that an operator retries at this instant is either purged
     before or kept whole.
     """
     undelivered = sa.exists().where(outbox.c.run_id == runs.c.id, outbox.c.state == "pending")
+    unseen = sa.exists().where(
+        questions.c.run_id == runs.c.id, among(questions.c.state, QuestionState.OPEN.value)
+    )
     old = (
         sa.select(runs.c.id)
         .where(
             runs.c.finished_at < before,
             runs.c.status.in_([status.value for status in FINAL]),
             sa.not_(undelivered.correlate(runs)),
+            sa.not_(unseen.correlate(runs)),
         )
         .order_by(runs.c.finished_at)
         .limit(limit)

@@ -84,6 +84,7 @@ def run(
         questions=questions,
         usage=usage or Usage(saved_steps=row.saved_steps, saved_tokens=row.saved_tokens),
         redaction=codec.redaction,
+        unwinding=Status(row.unwinding) if row.unwinding else None,
     )
 
 
@@ -107,6 +108,7 @@ def step(row: sa.Row[Any]) -> Step:
         epoch=row.epoch,
         seconds=row.seconds,
         recorded_at=row.recorded_at,
+        compensation=row.compensation,
     )
 
 

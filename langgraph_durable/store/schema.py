@@ -108,6 +108,7 @@ runs = sa.Table(
     _maybe("worker"),
     _maybe("previous_worker"),
     _maybe("claimed_from"),  # the status that the last claim found
+    _maybe("unwinding"),  # "failed" or "cancelled": its compensations run, then it ends so
     _maybe("lease_until", UtcTime),
     sa.Column("run_after", UtcTime, nullable=False),
     _maybe("deadline_seconds", sa.Float),
@@ -158,6 +159,7 @@ steps = sa.Table(
     _count("epoch"),
     sa.Column("seconds", sa.Float, nullable=False, server_default="0"),
     sa.Column("recorded_at", UtcTime, nullable=False),
+    _sealed("steps.compensation", nullable=True),  # the call that undoes it
 )
 
 questions = sa.Table(

@@ -44,6 +44,7 @@ _COLUMNS: Mapping[str, str] = {
     "output_tokens": "integer",
     "approval_id": "text",
     "seconds": "double precision",
+    "compensation": "text",
 }
 
 # Only an unrecorded step may be written again (an intent, a failed try, a question);

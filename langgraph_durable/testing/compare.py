@@ -7,7 +7,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from langgraph_durable.errors import DuplicateKey, NonDeterminismError
-from langgraph_durable.runs import NEXT, Effect, Event, Status, Step, StepState
+from langgraph_durable.runs import (
+    HAPPENED,
+    NEXT,
+    UNWINDING,
+    Effect,
+    Event,
+    Question,
+    Status,
+    Step,
+    StepState,
+)
 from langgraph_durable.testing.passes import OUTCOME, Aftermath
 from langgraph_durable.testing.plain import plain
 from langgraph_durable.values import readable
@@ -23,6 +33,7 @@ _STATUS_OF = {
     "run_requeued": Status.QUEUED,
     "run_handed_back": Status.QUEUED,
     "run_retried": Status.QUEUED,
+    "run_compensating": Status.QUEUED,
     **{f"run_{status.value}": status for status in Status},
 }
 
@@ -122,14 +133,17 @@ def _questions(calm: Aftermath, after: Aftermath) -> Iterator[str]:
     for (key, _), count in asked.items():
         if count > 1:
             yield f"question {key!r} was asked {count} times"
-    ours = {q.key for q in after.questions if q.kind != "outcome"}
-    theirs = {q.key for q in calm.questions if q.kind != "outcome"}
+    ours, theirs = ({q.key for q in s.questions if not _is_about_a_death(q)} for s in (after, calm))
     yield from (f"question {key!r} was never asked" for key in sorted(theirs - ours))
     yield from (f"question {key!r} is asked only after a crash" for key in sorted(ours - theirs))
     decided = Counter(e.data["key"] for e in after.events if e.type == "question_decided")
     for key, count in decided.items():
         if count > sum(q.key == key for q in after.questions):
             yield f"question {key!r} was decided {count} times"
+
+
+def _is_about_a_death(question: Question) -> bool:
+    return question.kind == "outcome" or question.key.endswith(HAPPENED)
 
 
 # --- steps -------------------------------------------------------------------------------
@@ -200,13 +214,19 @@ def _not_asked_again(after: Aftermath) -> Iterator[str]:
 
 def _moves(events: Iterable[Event]) -> Iterator[str]:
     before: Status | None = None
+    table = NEXT
     for event in events:
         status = _STATUS_OF.get(event.type)
         if status is None:
             continue
+        if event.type == "run_compensating":  # from any status that is not an end
+            table, before = UNWINDING, status
+            continue
+        if event.data.get("unwinding") == Status.CANCELLED.value:
+            status = Status.CANCELLING
         if before is None and status is not Status.QUEUED:
             yield f"the run began as {status.value}"
-        if before is not None and status not in NEXT[before] and not _stays(before, event):
+        if before is not None and status not in table[before] and not _stays(before, event):
             yield f"the run went from {before.value} to {status.value} ({event.type})"
         before = before if _stays(before, event) else status
 

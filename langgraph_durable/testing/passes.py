@@ -18,6 +18,8 @@ from typing import Any
 
 from langgraph_durable.errors import DurableError
 from langgraph_durable.runs import (
+    COMPENSATE,
+    HAPPENED,
     Decision,
     Event,
     Question,
@@ -182,6 +184,8 @@ class Player:
     def _answer(self, question: Question) -> Decision | None:
         if question.kind == "outcome":
             return self._truth(question)
+        if question.key.endswith(HAPPENED) and "approve" in question.allowed:
+            return self._truth_of_undone(question)
         return self.scene.decisions(question)
 
     def _truth(self, question: Question) -> Decision:
@@ -192,13 +196,25 @@ class Player:
         """
         if self.before_truth is not None:
             self.before_truth()
-        key = question.key.partition(OUTCOME)[0]
-        trace = self.durable.life.trace
-        results = [call.result for call in trace.calls if call.key == key and call.result]
-        known = results[-1] if results else trace.values.get(key)
+        known = self._seen(question.key.partition(OUTCOME)[0])
         if known is None:
             return Decision.reject(PERSON, "it did not happen")
         return Decision.respond(PERSON, decode(known, types=self.durable.types))
+
+    def _truth_of_undone(self, question: Question) -> Decision:
+        """Say whether a call happened that is to be undone."""
+        if self.before_truth is not None:
+            self.before_truth()
+        key = question.key.removeprefix(COMPENSATE).removesuffix(HAPPENED)
+        if self._seen(key) is None:
+            return Decision.reject(PERSON, "it did not happen")
+        return Decision.approve(PERSON)
+
+    def _seen(self, key: str) -> str | None:
+        """Return the result that the outside world gave the call of a step."""
+        trace = self.durable.life.trace
+        results = [call.result for call in trace.calls if call.key == key and call.result]
+        return results[-1] if results else trace.values.get(key)
 
     def _click_again(self) -> None:
         """Decide again what was decided last: the answer may have been lost in the crash."""

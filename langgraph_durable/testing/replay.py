@@ -21,6 +21,7 @@ from langgraph_durable.errors import BadInput, NonDeterminismError, Parked, Tool
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.modes import Passage, drive
 from langgraph_durable.runs import (
+    COMPENSATE,
     Asked,
     Broke,
     Decision,
@@ -344,13 +345,16 @@ async def _replay(
 
 def _divergences(replay: _Replay, outcome: Outcome, types: Types) -> Iterator[Divergence]:
     recording = replay.recording
-    has_ended = recording.run.status.is_final
+    # a run that was cancelled ended before its code did
+    has_ended = recording.run.status.is_final and recording.run.status is not Status.CANCELLED
     if isinstance(outcome, Broke | Retried):
         yield from _error(recording, outcome)
     if has_ended:
         for key, place in replay.missing.items():
             yield Divergence(key, "no such step", f"asked in {place}")
     for key, step in recording.steps.items():
+        if key.startswith(COMPENSATE):  # made by the runtime, when the code had ended
+            continue
         if step.state is StepState.RECORDED and key not in replay.asked:
             yield Divergence(key, f"{step.kind} {step.name} in {step.place}", "never asked")
     yield from _order(replay)

@@ -21,6 +21,7 @@ from langgraph_durable.tools.spec import (
     digest,
     found,
     is_name_of,
+    undoes,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "digest",
     "found",
     "is_name_of",
+    "undoes",
 ]

@@ -12,7 +12,7 @@ from langchain_core.tools import BaseTool
 
 from langgraph_durable import calls
 from langgraph_durable.errors import BadInput, ToolError, ToolUnreachable, UnknownTool
-from langgraph_durable.runs import Effect
+from langgraph_durable.runs import Compensation, Effect
 from langgraph_durable.tools import arguments as args
 from langgraph_durable.tools import run
 from langgraph_durable.tools.spec import (
@@ -24,6 +24,7 @@ from langgraph_durable.tools.spec import (
     ToolSpec,
     admit,
     as_effect,
+    undoes,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,17 +67,20 @@ class ToolHub:
         key_argument: str | None = None,
         token_argument: str | None = None,
         probe: Probe | None = None,
+        compensate: Compensation | None = None,
     ) -> ToolSpec:
         """Register a function (awaited if async, else run in a thread) or a LangChain tool.
 
         Parameters called `idempotency_key` and `fencing_token` are filled by the runtime;
         `key_argument` and `token_argument` name them otherwise. With `asks`, a call waits
         for a person unless a rule allows it. `probe(arguments, info)` looks whether a call of
-        a `once` tool happened, for servers without keys: see `ToolSpec`.
+        a `once` tool happened, for servers without keys: see `ToolSpec`. `compensate` is the
+        call that undoes one of this tool; register what undoes before what is undone.
 
         Raises:
-            BadInput: no effect is declared, an idempotent tool takes no key, or the
-                signature can't be read.
+            BadInput: no effect is declared, an idempotent tool takes no key, the signature
+                can't be read, or what compensates can't be repeated safely.
+            UnknownTool: what compensates is not registered.
         """
         called = name or _name_of(tool)
         if probe is not None and as_effect(called, effect) is not Effect.ONCE:
@@ -91,6 +95,7 @@ class ToolHub:
             key_argument=_parameter(called, tool, key_argument, KEY_ARGUMENT),
             token_argument=_parameter(called, tool, token_argument, TOKEN_ARGUMENT),
             probe=probe,
+            compensate=compensate,
         )
         if isinstance(tool, BaseTool):
             spec = replace(spec, description=tool.description)
@@ -155,6 +160,10 @@ class ToolHub:
     def _put(self, spec: ToolSpec, how: run.Run, takes: args.Signature | None) -> ToolSpec:
         if spec.full_name in self._tools or (takes and spec.server in self._mounts):
             raise BadInput(f"the hub already has a tool {spec.full_name!r}; give another name=")
+        if spec.compensate is not None:
+            undoes(self.spec(spec.compensate.tool))
+            if not spec.effect.is_write:
+                raise BadInput(f"tool {spec.full_name!r} only reads: there is nothing to undo")
         if takes is not None:
             spec = replace(spec, schema=takes.schema)
             if spec.effect is Effect.IDEMPOTENT and spec.key_argument is None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from langgraph_durable.errors import BadInput, NotApproved, ToolDenied
 from langgraph_durable.policy import Verdict
-from langgraph_durable.runs import Effect
+from langgraph_durable.runs import Compensation, Effect
 from langgraph_durable.values import Types, fingerprint
 
 KEY_ARGUMENT = "idempotency_key"
@@ -92,6 +92,7 @@ class ToolSpec:
     key_argument: str | None = None
     token_argument: str | None = None
     probe: Probe | None = None
+    compensate: Compensation | None = None  # the call that undoes one of this tool
 
     def __post_init__(self) -> None:
         """Refuse names that can't be told apart, and an effect that is none."""
@@ -150,6 +151,20 @@ class ToolServer(Protocol):
 def digest(arguments: Mapping[str, Any]) -> str:
     """Return the digest of a call's arguments: what an approval is bound to and the audit shows."""
     return fingerprint(dict(arguments), types=Types())
+
+
+def undoes(spec: ToolSpec) -> None:
+    """Refuse a tool that a compensation couldn't call again after a crash.
+
+    Raises:
+        BadInput: it only reads, or can neither be repeated nor asked whether it happened.
+    """
+    is_safe = spec.effect is Effect.ONCE and spec.probe is not None
+    if spec.effect is not Effect.IDEMPOTENT and not is_safe:
+        raise BadInput(
+            f"tool {spec.full_name!r} can't compensate: it is declared {spec.effect.value!r}. What "
+            "undoes a step is made again after a crash, so it is 'idempotent', or 'once' with a probe."
+        )
 
 
 def is_name_of(name: str, full_name: str) -> bool:

@@ -76,6 +76,9 @@ class RunOut(BaseModel):
     open_questions: int
     usage: UsageOut
     error: ErrorOut | None
+    unwinding: Status | None = Field(
+        description="How it ends, or ended, once its compensations have run."
+    )
 
     @classmethod
     def of(cls, run: Run) -> RunOut:
@@ -98,9 +101,10 @@ class StepOut(BaseModel):
     input_tokens: int
     output_tokens: int
     recorded_at: datetime | None
+    undone: str | None = Field(description="Whether it was compensated, and by which step.")
 
     @classmethod
-    def of(cls, step: Step) -> StepOut:
+    def of(cls, step: Step, undone: str | None = None) -> StepOut:
         """Show a step."""
         return cls(
             seq=step.seq,
@@ -115,6 +119,7 @@ class StepOut(BaseModel):
             input_tokens=step.input_tokens,
             output_tokens=step.output_tokens,
             recorded_at=step.recorded_at,
+            undone=None if undone is None else text(undone),
         )
 
 
@@ -215,13 +220,13 @@ class RunDetail(RunOut):
     questions: list[QuestionOut]
 
     @classmethod
-    def whole(cls, run: Run, steps: Iterable[Step]) -> RunDetail:
-        """Show a run and its steps."""
+    def whole(cls, run: Run, steps: Iterable[Step], undone: Mapping[str, str]) -> RunDetail:
+        """Show a run and its steps, and which of them were compensated."""
         return cls(
             **_run_fields(run),
             input=plain(run.shown_input),
             output=plain(run.shown_output),
-            steps=[StepOut.of(step) for step in steps],
+            steps=[StepOut.of(step, undone.get(step.key)) for step in steps],
             questions=[QuestionOut.of(question) for question in run.questions],
         )
 
@@ -313,6 +318,7 @@ def _run_fields(run: Run) -> dict[str, Any]:
         "priority": run.priority,
         "attempts": run.attempts,
         "max_attempts": run.max_attempts,
+        "unwinding": run.unwinding,
         "created_at": run.created_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,

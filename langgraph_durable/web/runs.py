@@ -199,7 +199,8 @@ def approve_run(
 
 
 def _detail(caller: Caller, run: Run) -> RunDetail:
-    return RunDetail.whole(run, caller.steps(run))
+    steps = caller.steps(run)
+    return RunDetail.whole(run, steps, caller.durable.undone(steps))
 
 
 # --- AgentScope's confirmation ---------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +23,7 @@ from langgraph_durable.errors import (
 )
 from langgraph_durable.journal import JournalWriter, RunJournal
 from langgraph_durable.modes import Passage, drive, failure
+from langgraph_durable.modes.unwind import unwind
 from langgraph_durable.runs import Broke, Done, Outcome, Retried, Retry, Status
 from langgraph_durable.store import Claim, Journaled, RunStore, Served, Wakeups
 from langgraph_durable.worker.services import services_of
@@ -165,7 +166,8 @@ class Engine:
     async def pass_over(self, taken: Taken) -> None:
         """Drive, settle. What can't be settled is left to the lease."""
         claim, journal, state = taken.claim, taken.journal, taken.state
-        if claim.run.status is Status.CANCELLING:
+        state.unwinding = claim.run.unwinding is not None
+        if claim.run.status is Status.CANCELLING and not state.unwinding:
             state.cancel()
         try:
             outcome = await self._drive(taken)
@@ -182,6 +184,10 @@ class Engine:
         claim, journal, state = taken.claim, taken.journal, taken.state
         if state.cancelling:
             return Broke({})  # the store settles a cancelling run as cancelled
+        if state.unwinding:  # it needs the tools, not the agent; and a budget stops no undoing
+            services = replace(taken.services, note=_noter(claim, state), allowances=())
+            ctx = RunContext(claim.run, claim.lease, journal, services, state)
+            return await self._watched(unwind(ctx), claim.run.deadline_seconds, ctx, journal)
         try:
             agent = self._durable.find(claim.run.agent, claim.run.version)
         except UnknownAgent:
@@ -189,17 +195,24 @@ class Engine:
         services = replace(taken.services, note=_noter(claim, state))
         ctx = RunContext(claim.run, claim.lease, journal, services, state)
         passage = Passage(list(journal.questions()), await self._open_savers(agent))
-        return await self._watched(agent, ctx, passage, journal)
+        driving = drive(agent, ctx, passage)
+        return await self._watched(driving, agent.deadline_seconds, ctx, journal)
 
     async def _watched(
-        self, agent: Agent, ctx: RunContext, passage: Passage, journal: RunJournal
+        self,
+        work: Coroutine[Any, Any, Outcome],
+        limit_seconds: float | None,
+        ctx: RunContext,
+        journal: RunJournal,
     ) -> Outcome | None:
         """Drive, and stop at once when the lease is lost, the run cancelled or its time over."""
-        driving = asyncio.ensure_future(drive(agent, ctx, passage))
-        ends: set[asyncio.Future[Any]] = {driving, journal.lost, journal.cancelling}
+        driving = asyncio.ensure_future(work)
+        ends: set[asyncio.Future[Any]] = {driving, journal.lost}
+        if not ctx.state.unwinding:  # such a run is being cancelled, or beyond it
+            ends.add(journal.cancelling)
         await asyncio.wait(
             ends,
-            timeout=agent.deadline_seconds,
+            timeout=limit_seconds,
             return_when=asyncio.FIRST_COMPLETED,
         )
         if driving.done():
@@ -208,11 +221,11 @@ class Engine:
             ctx.state.lost = _lost(journal)
             ctx.state.abandon()
             return await _ended(driving, ctx)
-        if journal.cancelling.done():
+        if journal.cancelling in ends and journal.cancelling.done():
             ctx.state.cancel()
             return await _ended(driving, ctx)
         await self._end_overdue(driving, ctx)
-        return Retried(_overdue(agent), journal.progressed)
+        return Retried(_overdue(limit_seconds), journal.progressed)
 
     async def _end_overdue(self, driving: asyncio.Future[Outcome], ctx: RunContext) -> None:
         """End a pass whose time is over, while the lease, which isn't extended now, still holds.
@@ -326,6 +339,6 @@ async def _ended(driving: asyncio.Future[Outcome], ctx: RunContext) -> Outcome |
     return driving.result()
 
 
-def _overdue(agent: Agent) -> Mapping[str, Any]:
-    said = f"one pass took longer than the limit of {agent.deadline_seconds:g} s"
+def _overdue(limit_seconds: float | None) -> Mapping[str, Any]:
+    said = f"one pass took longer than the limit of {limit_seconds:g} s"
     return {"type": "DeadlineExceeded", "reason": "deadline", "message": said}

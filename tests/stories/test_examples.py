@@ -16,6 +16,7 @@ KEY_LINES = {
     "03_create_agent.py": "graph ends: Done.",
     "04_approval.py": "Sorry. The call was refused by mei: already refunded in May",
     "05_plain_function.py": "its journal: ['started', 'ticket', 'report', 'sample', 'cool down']",
+    "06_saga.py": "crm: compensated by compensate:crm",
 }
 
 

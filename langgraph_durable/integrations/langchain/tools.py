@@ -26,7 +26,7 @@ from langgraph_durable.integrations.langchain.wrapped import (
     json_schema,
     misfit,
 )
-from langgraph_durable.runs import Effect, Refused
+from langgraph_durable.runs import Compensation, Effect, Refused
 from langgraph_durable.tools import (
     KEY_ARGUMENT,
     TOKEN_ARGUMENT,
@@ -258,19 +258,22 @@ def durable_tool(
     effect: Effect | str,
     asks: bool = False,
     probe: Probe | None = None,
+    compensate: Compensation | None = None,
 ) -> BaseTool:
     """Return a tool whose calls in a durable run are journaled steps: for a plain ToolNode.
 
     Without it a ToolNode that waits for one call runs all its calls again when it resumes.
     Parameters called `idempotency_key` and `fencing_token` are filled, and models don't see
-    them. With `asks`, a call waits for a person unless a rule allows it. Outside of a durable
-    run the tool is as it was.
+    them. With `asks`, a call waits for a person unless a rule allows it. `compensate` is the
+    call of a tool of the run's hub that undoes one of this tool. Outside of a durable run the
+    tool is as it was.
 
     Raises:
         BadInput: the effect is none, or an idempotent tool takes no key.
     """
     made: BaseTool = tool if isinstance(tool, BaseTool) else as_tool(tool)
-    declared = ToolSpec(SERVER, made.name, as_effect(made.name, effect), asks=asks, probe=probe)
+    does = as_effect(made.name, effect)
+    declared = ToolSpec(SERVER, made.name, does, asks=asks, probe=probe, compensate=compensate)
     spec = Declarations({made.name: declared}, (), ()).of(made, ToolHub())
     durable: BaseTool = DurableTool.over(made, hidden=spec.hidden, spec=spec)
     return durable

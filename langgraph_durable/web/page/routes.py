@@ -187,6 +187,7 @@ def one_run(request: Request, visitor: Visiting, run_id: str) -> HTMLResponse:
     caller = visitor.caller
     run = caller.run(run_id)
     cards = [card(question, visitor) for question in run.questions]
+    steps = caller.steps(run)
     return render.page(
         request,
         "run.html",
@@ -194,7 +195,7 @@ def one_run(request: Request, visitor: Visiting, run_id: str) -> HTMLResponse:
         run=run,
         cards=cards,
         approvable=[one for one in cards if "approve" in one.choices],
-        timeline=timeline(caller.steps(run), caller.events(run)),
+        timeline=timeline(steps, caller.events(run), caller.durable.undone(steps)),
         is_operator=OPERATOR in caller.key.roles,
     )
 

@@ -86,12 +86,15 @@ class Entry:
     step: Step | None = None
     replayed: int = 0
     detail: str = ""
+    undone: str = ""  # of a step: that it was compensated, or why not
 
 
-def timeline(steps: Sequence[Step], events: Sequence[Event]) -> list[Entry]:
+def timeline(
+    steps: Sequence[Step], events: Sequence[Event], undone: Mapping[str, str]
+) -> list[Entry]:
     """Return what happened to a run, in order of time."""
     told = [_told(event) for event in events]
-    made = [Entry(step.recorded_at, step=step) for step in steps]
+    made = [Entry(s.recorded_at, step=s, undone=text(undone.get(s.key, ""))) for s in steps]
     # steps before the event of the same instant: a pass records, then settles
     return sorted(
         [*made, *told], key=lambda e: (e.at is None, e.at or _NEVER, e.event is not None, _order(e))
@@ -122,6 +125,9 @@ def _detail(type_: str, data: Mapping[str, Any]) -> str:
         return f"{data.get('key')}: {data.get('choice')}" + (f" ({reason})" if reason else "")
     if type_ == "question_asked":
         return str(data.get("tool") or data.get("key") or "")
+    if type_ in ("step_compensated", "step_not_compensated"):
+        reason = data.get("reason")
+        return str(data.get("key")) + (f" ({reason})" if reason else "")
     error = data.get("error")
     if isinstance(error, Mapping):
         return f"{error.get('type')}: {error.get('message')}"
