@@ -16,7 +16,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send, interrupt
 
-from langgraph_durable import Durable, Retry, RunContext, ToolHub, current_run
+from langgraph_durable import Compensation, Durable, Retry, RunContext, ToolHub, current_run
+from langgraph_durable.errors import BadInput
 from tests.faults.ledger import World
 
 MODES = ("steps", "graph")
@@ -65,6 +66,13 @@ def _tools(world: World) -> ToolHub:
 
     hub.add(pay, effect="idempotent")
     hub.add(pay, effect="idempotent", name="charge", asks=True)
+
+    @hub.tool(effect="idempotent")
+    def unpay(amount: int, idempotency_key: str, fencing_token: int) -> str:
+        gates.hold(f"before_undo{amount}")
+        ledger.effect("unpay", current_run().run_id, idempotency_key, fencing_token)
+        gates.hold(f"after_undo{amount}")
+        return "unpaid"
 
     @hub.tool(effect="once")
     def post() -> str:
@@ -201,6 +209,16 @@ def _many(world: World) -> Any:
     return _chain(State, pays)
 
 
+def _saga(world: World) -> Any:
+    async def pays(state: State) -> Any:
+        for i in (1, 2, 3):
+            undo = Compensation("unpay", {"amount": i})
+            await current_run().tool(f"pay:{i}", "pay", {"amount": i}, compensate=undo)
+        raise BadInput("no fourth")
+
+    return _chain(State, pays)
+
+
 def _swarm(world: World) -> Any:
     async def one(state: State) -> Any:
         await current_run().tool("one", "pay", {"amount": 1})
@@ -314,6 +332,7 @@ _AGENTS = {
     "raw": (_raw, {}),
     "outage": (_outage, {}),
     "many": (_many, {}),
+    "saga": (_saga, {}),
     "swarm": (_swarm, {"max_attempts": 10}),
     "wide": (_wide, {}),
     "killer": (_killer, {}),
