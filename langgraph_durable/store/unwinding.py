@@ -92,6 +92,5 @@ def tell(tx: sa.Connection, time: Timeline, codec: Codec, lease: Lease, step: St
         data |= {"reason": value.reason, "decided_by": value.by}
     tenant = tx.execute(sa.select(runs.c.tenant).where(runs.c.id == lease.run_id)).scalar_one()
     # a commit whose answer was lost is made again
-    told = events.of_run(tx, lease.run_id)
-    if not any((event.type, event.data.get("by")) == (type_, step.key) for event in told):
+    if not events.is_told(tx, lease.run_id, type_, data):
         events.append(tx, time, lease.run_id, tenant, type_, lease.worker, data)

@@ -11,6 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 
 from langgraph_durable import (
+    Compensation,
     Decision,
     Durable,
     Effect,
@@ -43,6 +44,10 @@ def list_invoices(customer_id: str) -> list[str]:
 
 
 assert_type(list_invoices("c_42"), list[str])
+
+UNDO = Compensation("reopen", {"customer_id": "c_42"})
+UNDO_BY_RESULT = Compensation("reopen", lambda result: {"customer_id": result["id"]})
+UNDO_BY_BOTH = Compensation("reopen", lambda result, asked: {"customer_id": asked["id"]})
 
 durable = Durable(
     "sqlite:///support.db",

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from langgraph_durable import Decision, Durable, RunContext, ToolHub, Worker, __version__, cli
+from langgraph_durable import (
+    Compensation,
+    Decision,
+    Durable,
+    RunContext,
+    ToolHub,
+    Worker,
+    __version__,
+    cli,
+)
+from langgraph_durable.errors import BadInput
 
 
 class Result:
@@ -116,6 +126,27 @@ def test_runs_show(run: Any, durable: Durable, parked: str, sqlite_url: str) -> 
     assert "waiting_human" in shown.out
     assert "question_asked" in shown.out
     assert _question(durable) in shown.out
+
+
+@pytest.mark.promise("S-45")
+def test_runs_show_what_was_undone(run: Any, durable: Durable, sqlite_url: str) -> None:
+    @durable.services.tools.tool(effect="idempotent")
+    def put(what: str, idempotency_key: str) -> str:
+        return what
+
+    @durable.agent("undone")
+    async def undone(ctx: RunContext, given: Any) -> None:
+        await ctx.tool("a", "put", {"what": "x"}, compensate=Compensation("put", {"what": ""}))
+        raise BadInput("no")
+
+    run_id = durable.submit("undone", {})
+    Worker(durable).run_until_idle()
+    shown = run("runs", "show", run_id, "--db", sqlite_url)
+    assert "status failed" in shown.out
+    assert "unwound, to end as failed" in shown.out
+    assert "recorded; compensated by compensate:a" in shown.out
+    ended = run("runs", "retry", run_id, "--db", sqlite_url)
+    assert (ended.code, "Submit it anew" in ended.err) == (4, True)
 
 
 def test_runs_show_json(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from langgraph_durable import Compensation, RunContext
+from langgraph_durable.errors import BadInput
 from langgraph_durable.web.page.texts import TEXTS, choose
 from tests.web.conftest import Site
 
@@ -229,3 +231,30 @@ def test_the_choice_of_a_language_leads_back_and_nowhere_else(site: Site) -> Non
         answer = client.get("/language", params={"to": "en", "back": back})
         assert answer.headers["location"] == "/"
     assert client.get("/language?to=xx").status_code == 303
+
+
+@pytest.mark.promise("S-45")
+def test_a_run_that_was_undone_shows_both_what_it_did_and_what_undid_it(site: Site) -> None:
+    """On the page, in the API, and no button to retry it."""
+
+    @site.durable.services.tools.tool(effect="idempotent")
+    def put(what: str, idempotency_key: str) -> str:
+        return what
+
+    @site.durable.agent("undone")
+    async def undone(ctx: RunContext, given: object) -> None:
+        await ctx.tool("a", "put", {"what": "x"}, compensate=Compensation("put", {"what": ""}))
+        raise BadInput("no")
+
+    run_id = site.durable.submit("undone", {}, tenant="t_a")
+    site.work()
+    shown = enter(site, "operator").get(f"/runs/{run_id}").text
+    assert "compensated by compensate:a" in shown
+    assert "What it did is being undone" in shown
+    assert f"/runs/{run_id}/retry" not in shown
+    operator = site.as_("operator")
+    told = operator.get(f"/v1/runs/{run_id}").json()
+    assert (told["status"], told["unwinding"]) == ("failed", "failed")
+    assert [s["undone"] for s in told["steps"]] == ["compensated by compensate:a", None]
+    assert [q["kind"] for q in told["questions"]] == ["review"]
+    assert operator.post(f"/v1/runs/{run_id}/retry").status_code == 409
