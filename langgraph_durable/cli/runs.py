@@ -213,4 +213,6 @@ def _run_data(run: Run) -> dict[str, Any]:
 
 def _step_data(step: Step, redaction: Redaction) -> dict[str, Any]:
     data = dataclasses.asdict(step)
-    return {**data, "value": redaction.shown(json.loads(step.value)) if step.value else None}
+    for name in ("value", "compensation"):
+        data[name] = redaction.shown(json.loads(data[name])) if data[name] else None
+    return data
