@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from langgraph_durable.errors import BadInput
-from langgraph_durable.values import readable
+from langgraph_durable.values import readable, strict_json
 
 # in a pipe a line is a line: nothing is wrapped to a terminal's width
 out = Console(width=None if sys.stdout.isatty() else 1_000)
@@ -38,8 +38,8 @@ def from_json(what: str, text: str) -> Any:
         BadInput: it is none.
     """
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return strict_json(text)
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{what} can't be read as JSON: {error}") from error
 
 

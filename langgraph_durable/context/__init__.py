@@ -363,17 +363,24 @@ class RunContext:
         expires_in_seconds: float | None = None,
         on_expiry: str = "fail",
         default: Any = None,
+        approvals: int = 1,
+        remind_after_seconds: float | None = None,
+        escalate_after_seconds: float | None = None,
+        escalate_to: str | None = None,
     ) -> Any:
         """Ask a person and wait without a worker; returns the answer.
 
         `respond` gives its value, `approve` gives True, `reject` gives `Refused`. A
         question that nobody answers in time takes the declared path: `fail` ends the run,
         `reject` gives `Refused(expired=True)`, `default` gives `default`.
+
+        `approvals` different people must give the same answer; somebody is reminded each
+        `remind_after_seconds`, and after `escalate_after_seconds` the role `escalate_to`
+        decides: the words of a policy `Rule`.
+
+        Raises:
+            BadInput: nobody could answer it so, or a time is none.
         """
-        if on_expiry not in ("fail", "reject", "default"):
-            raise BadInput(f"on_expiry is 'fail', 'reject' or 'default', not {on_expiry!r}")
-        check_question(key, choices, schema)
-        encode(default, types=self.services.types, where=f"default of question {key!r}")
         wanted = Question(
             id="",
             key=key,
@@ -384,9 +391,15 @@ class RunContext:
             role=role,
             schema=schema,
             expires_in_seconds=expires_in_seconds,
-            on_expiry=on_expiry,  # type: ignore[arg-type]  # checked above
+            on_expiry=on_expiry,  # type: ignore[arg-type]  # checked below
             default=default,
+            approvals=approvals,
+            remind_after_seconds=remind_after_seconds,
+            escalate_after_seconds=escalate_after_seconds,
+            escalate_to=escalate_to,
         )
+        check_question(wanted)
+        encode(default, types=self.services.types, where=f"default of question {key!r}")
 
         async def answer() -> Any:
             decided = self.journal.answer(key, wanted.digest)

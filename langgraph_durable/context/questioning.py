@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 import jsonschema
 
 from langgraph_durable.errors import BadInput, Parked, QuestionExpired
-from langgraph_durable.runs import Choice, Question, QuestionState, Refused, Step
+from langgraph_durable.policy import check_asking
+from langgraph_durable.runs import Choice, Question, QuestionState, Refused, Step, check_name
 from langgraph_durable.values import fingerprint
 
 if TYPE_CHECKING:
@@ -71,14 +72,35 @@ def did_it_happen(
     return decision is None or decision.choice != "reject", decision.value if decision else None
 
 
-def check_question(key: str, choices: Any, schema: Mapping[str, Any] | None) -> None:
+def check_question(asked: Question) -> None:
     """Refuse a question that nobody could answer, before anybody sees it.
 
     Raises:
-        BadInput: it allows no known choice, or its schema is no JSON schema.
+        BadInput: it allows no known choice, its schema is no JSON schema, or what it says of
+            people and times can't be.
     """
-    if not choices or not set(choices) <= set(get_args(Choice)):
-        raise BadInput(f"question {key!r}: choices are of {get_args(Choice)}, not {choices!r}")
+    what = f"question {asked.key!r}"
+    if asked.on_expiry not in ("fail", "reject", "default"):
+        raise BadInput(
+            f"{what}: on_expiry is 'fail', 'reject' or 'default', not {asked.on_expiry!r}"
+        )
+    if not asked.allowed or not set(asked.allowed) <= set(get_args(Choice)):
+        raise BadInput(f"{what}: choices are of {get_args(Choice)}, not {asked.allowed!r}")
+    for part in ("role", "escalate_to"):
+        if getattr(asked, part) is not None:
+            check_name(f"{what}: {part}", getattr(asked, part))
+    check_asking(
+        what,
+        approvals=asked.approvals,
+        expires_in_seconds=asked.expires_in_seconds,
+        remind_after_seconds=asked.remind_after_seconds,
+        escalate_after_seconds=asked.escalate_after_seconds,
+        escalate_to=asked.escalate_to,
+    )
+    _check_schema(what, asked.schema)
+
+
+def _check_schema(what: str, schema: Mapping[str, Any] | None) -> None:
     if schema is None:
         return
     try:
@@ -86,7 +108,7 @@ def check_question(key: str, choices: Any, schema: Mapping[str, Any] | None) -> 
         jsonschema.validators.validator_for(dict(schema)).check_schema(dict(schema))
     except (jsonschema.SchemaError, TypeError, ValueError) as error:
         said = getattr(error, "message", str(error))
-        raise BadInput(f"question {key!r}: its schema is no JSON schema: {said}") from error
+        raise BadInput(f"{what}: its schema is no JSON schema: {said}") from error
 
 
 def answered(question: Question) -> Any:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from langgraph_durable.errors import BadInput
+from langgraph_durable.policy.asking import check_asking
 from langgraph_durable.policy.rules import Limit, Predicate, Rule, ToolCall, VerdictKind
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ToolCall",
     "Verdict",
     "VerdictKind",
+    "check_asking",
 ]
 
 

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from langgraph_durable.errors import BadInput
-from langgraph_durable.runs import Effect
+from langgraph_durable.policy.asking import check_asking, check_word
+from langgraph_durable.runs import Effect, check_name
 
 VerdictKind = Literal["allow", "deny", "ask"]
 Predicate = Callable[[Mapping[str, Any]], bool]
@@ -26,7 +27,6 @@ _ASK_ONLY = (
     "escalate_after_seconds",
     "escalate_to",
 )
-MAX_APPROVALS = 10
 _SECONDS = ("expires_in_seconds", "remind_after_seconds", "escalate_after_seconds")
 
 
@@ -61,7 +61,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         """Refuse a limit that bounds nothing, or whose bound is not a number."""
-        _name("a limit's argument", self.argument)
+        check_word("a limit's argument", self.argument)
         if self.one_of is not None:
             if not isinstance(self.one_of, list | tuple):
                 raise BadInput(f"limit on {self.argument!r}: one_of is a list of values")
@@ -131,9 +131,9 @@ class Rule:
         if self.verdict not in _STRICTNESS:
             raise BadInput(f"a rule's verdict is allow, deny or ask, not {self.verdict!r}")
         for part in ("tenant", "server", "tool", "role", "agent"):
-            _name(f"a rule's {part}", getattr(self, part))
-        if not isinstance(self.name, str):
-            raise BadInput(f"a rule's name is text, not {self.name!r}")
+            check_word(f"a rule's {part}", getattr(self, part))
+        if self.name != "":
+            check_name("a rule's name", self.name)
         if self.effect not in _EFFECTS:
             raise BadInput(f"a rule's effect is one of {sorted(_EFFECTS)}, not {self.effect!r}")
         self._check_when()
@@ -162,22 +162,15 @@ class Rule:
             given += [] if self.approvals == 1 else ["approvals"]
             if given:
                 raise BadInput(f"rule {self.label}: only an ask rule takes {', '.join(given)}")
-        self._check_people()
-        for part in _SECONDS:
-            seconds = getattr(self, part)
-            if seconds is not None and not ((_number(seconds) or 0) > 0):
-                raise BadInput(f"rule {self.label}: {part} must be a number above 0")
-
-    def _check_people(self) -> None:
         for part in ("approver_role", "escalate_to"):
             if getattr(self, part) is not None:
-                _name(f"a rule's {part}", getattr(self, part))
-        if isinstance(self.approvals, bool) or not isinstance(self.approvals, int):
-            raise BadInput(f"rule {self.label}: approvals is a whole number")
-        if not 1 <= self.approvals <= MAX_APPROVALS:
-            raise BadInput(f"rule {self.label}: approvals is 1 to {MAX_APPROVALS}")
-        if (self.escalate_to is None) != (self.escalate_after_seconds is None):
-            raise BadInput(f"rule {self.label}: escalate_to and escalate_after_seconds go together")
+                check_word(f"a rule's {part}", getattr(self, part))
+        check_asking(
+            f"rule {self.label}",
+            approvals=self.approvals,
+            escalate_to=self.escalate_to,
+            **{part: getattr(self, part) for part in _SECONDS},
+        )
 
     @property
     def label(self) -> str:
@@ -249,11 +242,6 @@ class Rule:
             for limit in self.when
         ]
         return data
-
-
-def _name(what: str, value: object) -> None:
-    if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable():
-        raise BadInput(f"{what} must be a name or '*', not {value!r}")
 
 
 def _number(value: object) -> int | float | Decimal | None:

@@ -38,7 +38,8 @@ def open_engine(url: str, keys: Keyring | None = None) -> sa.Engine:
     except ArgumentError as error:
         raise StoreError(f"database URL {url!r} can't be read. {_EXAMPLES}") from error
     backend = parsed.get_backend_name()
-    if backend == "postgresql":
+    if backend in ("postgresql", "postgres"):  # hosts write either
+        backend = "postgresql"
         parsed = parsed.set(drivername="postgresql+psycopg")
     elif backend == "sqlite":
         parsed = parsed.set(drivername="sqlite")

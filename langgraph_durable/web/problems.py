@@ -33,6 +33,7 @@ from langgraph_durable.errors import (
     TooLarge,
     UnknownAgent,
 )
+from langgraph_durable.values import strict_json
 from langgraph_durable.web.plain import text
 
 log = logging.getLogger(__name__)
@@ -163,17 +164,13 @@ class _StrictRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         try:
-            return json.loads(body, parse_constant=_no_constant)
+            return strict_json(body)
         except json.JSONDecodeError:
             raise
         except RecursionError:
             raise HTTPException(422, "the body is nested too deep") from None
         except ValueError as error:
             raise HTTPException(422, f"the body can't be read as JSON: {error}") from None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _limited(request: Request) -> Receive:

@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from langgraph_durable.app import Durable
-from langgraph_durable.errors import DurableError, SchemaMismatch, StoreError
+from langgraph_durable.errors import BadInput, DurableError, SchemaMismatch, StoreError
 from langgraph_durable.store import Served
 from langgraph_durable.worker.engine import Engine, Taken
 
@@ -30,11 +30,26 @@ POLL_SECONDS = 1.0
 CLAIM_SIZES = (50, 20, 8, 3, 1)
 SWEEP_SECONDS = 2.0
 ANNOUNCE_SECONDS = 5.0
+MAX_SECONDS = 86_400
 
 
 def default_name() -> str:
     """Return a worker's name: the host, the process, and a part that no other life shares."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def _check_limits(lease_seconds: float, concurrency: int, drain_seconds: float) -> None:
+    # written so that nan, which is neither above nor below, is refused too
+    if not 0 < lease_seconds <= MAX_SECONDS:
+        raise BadInput(
+            f"lease_seconds is above 0, at most {MAX_SECONDS:,} (a day), not {lease_seconds!r}"
+        )
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise BadInput(f"concurrency is a whole number, 1 or more, not {concurrency!r}")
+    if not 0 <= drain_seconds <= MAX_SECONDS:
+        raise BadInput(
+            f"drain_seconds is 0 or more, at most {MAX_SECONDS:,} (a day), not {drain_seconds!r}"
+        )
 
 
 class Worker:
@@ -49,6 +64,9 @@ class Worker:
         adopt_unknown: fail runs of an agent that no live worker has, with a message
             (False: leave them in the queue).
         drain_seconds: how long steps in flight may take to end after a stop.
+
+    Raises:
+        BadInput: a time or number is outside its limits.
     """
 
     def __init__(
@@ -61,8 +79,7 @@ class Worker:
         adopt_unknown: bool = True,
         drain_seconds: float = 30.0,
     ) -> None:
-        if lease_seconds <= 0 or concurrency < 1 or drain_seconds < 0:
-            raise ValueError("Worker needs lease_seconds > 0, concurrency >= 1, drain_seconds >= 0")
+        _check_limits(lease_seconds, concurrency, drain_seconds)
         self.durable = durable
         self.name = name or default_name()
         self.lease_seconds = lease_seconds

@@ -305,3 +305,47 @@ async def test_blocking_methods_work_in_threads_and_pause_them() -> None:
         with pytest.raises(DurableError, match="await ctx itself"):
             ctx.blocking.now("t")
     assert list(ctx.state.asked) == ["ask"]
+
+
+# --- questions: what may be said of people and times -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"expires_in_seconds": -5},
+        {"expires_in_seconds": 0},
+        {"expires_in_seconds": float("nan")},
+        {"expires_in_seconds": float("inf")},
+        {"expires_in_seconds": 1e300},
+        {"expires_in_seconds": True},
+        {"expires_in_seconds": "60"},
+        {"remind_after_seconds": -1},
+        {"approvals": 0},
+        {"approvals": 1.5},
+        {"approvals": True},
+        {"approvals": 11},
+        {"escalate_after_seconds": 60},
+        {"escalate_to": "boss"},
+        {"escalate_after_seconds": 0, "escalate_to": "boss"},
+        {"escalate_after_seconds": 60, "escalate_to": ""},
+        {"role": ""},
+        {"role": 7},
+        {"on_expiry": "never"},
+        {"choices": ("shrug",)},
+    ],
+)
+async def test_a_question_that_nobody_could_answer_is_refused(said: dict[str, Any]) -> None:
+    journal = MemoryJournal()
+    with pytest.raises(BadInput, match="question 'sure'"):
+        await context(journal).ask("sure", "Go on?", **said)
+
+
+async def test_a_question_takes_the_words_of_a_rule() -> None:
+    ctx = context(MemoryJournal())
+    words = {"approvals": 2, "remind_after_seconds": 60, "escalate_after_seconds": 90.5,
+             "escalate_to": "boss", "expires_in_seconds": 300}  # fmt: skip
+    with pytest.raises(Parked):
+        await ctx.ask("sure", "Go on?", **words)  # type: ignore[arg-type]
+    (asked,) = ctx.state.asked.values()
+    assert {word: getattr(asked, word) for word in words} == words

@@ -180,6 +180,15 @@ def test_an_odd_answer_arrives_as_it_was_sent(site: Site, value: object) -> None
         {"choice": "approve", "tenant": "t_b"},
         {"choice": "approve", "reason": 1},
         {"choice": "reject", "reason": "x" * 2001},
+        {"choice": "approve", "rules": [{"verdict": "allow", "name": "n" * 201}]},
+        {"choice": "approve", "rules": [{"verdict": "allow", "name": "a\0b"}]},
+        {"choice": "approve", "rules": [{"verdict": ["allow"]}]},
+        {"choice": "approve", "rules": [{"verdict": "allow"}] * 11},
+        {
+            "choice": "approve",
+            "rules": [{"verdict": "allow"}],
+            "until": "9999-12-31T23:59:59-12:00",
+        },
         [],
         "approve",
         None,
@@ -194,6 +203,17 @@ def test_a_malformed_decision_is_refused_and_the_question_stays_open(
 
     shown = site.as_("agent").get(f"/v1/questions/{question_id}").json()
     assert (shown["state"], shown["decision"]) == ("open", None)
+
+
+@pytest.mark.promise("H-06")
+@pytest.mark.parametrize("number", ["1e400", "-1e999", "NaN", "Infinity", "9" * 5000])
+def test_a_number_that_would_arrive_as_another_is_refused(site: Site, number: str) -> None:
+    question_id = site.question(site.parked("ask"))
+    body = f'{{"choice": "respond", "value": [{number}]}}'
+    json_ = {"Content-Type": "application/json"}
+    client, address = site.as_("supervisor"), f"/v1/questions/{question_id}"
+    problem(client.post(f"{address}/decision", content=body, headers=json_), 422)
+    assert client.get(address).json()["state"] == "open"
 
 
 @pytest.mark.promise("S-38")
