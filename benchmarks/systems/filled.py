@@ -25,7 +25,7 @@ _TIMES = {
 _RUNS = """
     INSERT INTO runs (id, tenant, agent, version, mode, thread, holds_thread, status, input, output,
                       epoch, worker, claimed_from, run_after, created_at, started_at, finished_at, asked)
-    SELECT 'old-' || i, 't_' || (i % 100), 'chain', '1', 'steps', 'old-' || i, {holds}, '{status}',
+    SELECT 'old-' || i, 't_' || (i % {tenants}), 'chain', '1', 'steps', 'old-' || i, {holds}, '{status}',
            '{{"seed": 1}}', {output}, 1, NULL, 'queued', {at}, {at}, {at}, {ended}, {asked}
     FROM {series}
 """
@@ -37,12 +37,12 @@ _STEPS = """
 """
 _EVENTS = """
     INSERT INTO events (run_id, tenant, type, at, actor, data)
-    SELECT 'old-' || i, 't_' || (i % 100), 'run_submitted', {at}, 'client', '{{}}' FROM {series}
+    SELECT 'old-' || i, 't_' || (i % {tenants}), 'run_submitted', {at}, 'client', '{{}}' FROM {series}
 """
 _QUESTIONS = """
     INSERT INTO questions (id, run_id, tenant, key, kind, tool, payload, digest, allowed, on_expiry,
                            state, asked_at)
-    SELECT 'q-' || i, 'old-' || i, 't_' || (i % 100), 'ask', 'ask', '', '"?"', 'd', '["respond"]',
+    SELECT 'q-' || i, 'old-' || i, 't_' || (i % {tenants}), 'ask', 'ask', '', '"?"', 'd', '["respond"]',
            'fail', 'open', {at}
     FROM {series}
 """
@@ -51,9 +51,9 @@ _QUESTIONS = """
 class Filled(Steps):
     """Fills the database by SQL, and times claims and batches in it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tenants: int = 100) -> None:
         super().__init__(url)
-        self._filled = 0
+        self._filled, self._tenants = 0, tenants
 
     def fill(self, finished: int, parked: int) -> dict[str, Any]:
         """Add runs: finished ones with a step and an event, parked ones with a question too."""
@@ -72,6 +72,7 @@ class Filled(Steps):
         is_parked = status == "waiting_human"
         words = {
             "series": _SERIES[name],
+            "tenants": str(self._tenants),
             "at": _TIMES[name],
             "status": status,
             "holds": "true" if is_parked else "false",
