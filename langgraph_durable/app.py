@@ -21,7 +21,7 @@ from langgraph_durable.clock import Chance, Clock, SystemChance, SystemClock
 from langgraph_durable.context import Services
 from langgraph_durable.encryption import keyring
 from langgraph_durable.errors import BadInput, Forbidden, UnknownAgent
-from langgraph_durable.keys import AGENT, SUPERVISOR, Keys, may_decide
+from langgraph_durable.keys import SUPERVISOR, Keys, check_approver, may_answer, may_hand_over
 from langgraph_durable.models import ModelRoutes
 from langgraph_durable.modes.human_in_the_loop import answer_in_kind
 from langgraph_durable.policy import Policy, Rule
@@ -31,6 +31,7 @@ from langgraph_durable.runs import (
     COMPENSATE,
     MAX_NAME_CHARACTERS,
     Budget,
+    Cost,
     Decision,
     Event,
     Mode,
@@ -45,6 +46,7 @@ from langgraph_durable.runs import (
     Step,
     StepState,
     check_name,
+    cost_of,
 )
 from langgraph_durable.secrets import SecretProvider
 from langgraph_durable.store import Inbox, Letters, NewRun, Page, Parked, RunStore, open_engine
@@ -79,7 +81,8 @@ class Durable:
             from LANGGRAPH_DURABLE_PEPPER. Needed only where keys are used.
         budgets: what the runs of a tenant may use together in a time, by tenant; a run that
             would go over asks a person.
-        prices: what model routes cost, for budgets of cost.
+        prices: what model routes cost, all in one currency: for budgets of cost, and for what
+            a run is shown to have cost. A route without a price counts tokens only.
         outbox: where messages of `ctx.emit` go: a topic (or a pattern such as `refund.*`) -> a
             webhook, or a plain function of a message.
         notify: who is told that a question is asked, waits, expired, or a run ended: a
@@ -135,7 +138,7 @@ class Durable:
             clock=clock or SystemClock(),
             chance=chance or SystemChance(),
             retry=retry or Retry(attempts=1),
-            prices=dict(prices or {}),
+            prices=_of_one_currency(prices or {}),
             topics=tuple(outbox or {}),
             secrets=secrets,
             redaction=self.redaction,
@@ -355,6 +358,10 @@ class Durable:
         """
         return self.store.get(_sane(run_id), tenant)
 
+    def cost(self, run: Run) -> Cost | None:
+        """Return what a run's model calls cost, or None if no price is known for any of them."""
+        return cost_of(run.usage, self.services.prices)
+
     def runs(
         self,
         *,
@@ -554,21 +561,26 @@ class Durable:
         tenant: str | None = None,
         roles: Collection[str] | None = None,
     ) -> Question:
-        """Hand a question to another role, or to a person by name; who has its role may.
+        """Hand a question to another role, or to a person by name.
+
+        Its role may, whom it was handed to may, and an operator: so that one which was handed
+        to nobody real finds its way back. What was approved so far stays.
 
         Raises:
             NotFound: no such question for this tenant.
-            Forbidden: none of the roles may decide it.
-            BadInput: neither a role nor a person is named.
+            Forbidden: none of the roles may hand it over.
+            BadInput: neither a role nor a person is named, or both, or a role that no key has.
             NotWaiting: it is not open any more.
         """
         if (role is None) == (person is None):
             raise BadInput("a question is handed to a role or to a person: name one of them")
         check_name("who hands it over", by)
-        check_name("who it is handed to", role or person)
+        check_name("who it is handed to", person if role is None else role)
         question = self.store.question(_sane(question_id), tenant)
-        if roles is not None and not may_decide(roles, question.role):
+        if roles is not None and not may_hand_over(question, by, roles):
             raise Forbidden(f"handing over question {question.id}", question.role or SUPERVISOR)
+        if role is not None:
+            check_approver(role)
         return self.store.delegate(question_id, role=role, person=person, by=by, tenant=tenant)
 
     def confirm(
@@ -597,9 +609,14 @@ class Durable:
         """Return the calls that wait for a person, the oldest first, in one query."""
         return self.store.parked(tenant, limit)
 
-    def rules(self, tenant: str | None = None) -> list[StandingRule]:
-        """Return the rules that decisions carried, oldest first, ended ones too."""
-        return self.store.list_rules(tenant)
+    def rules(
+        self, tenant: str | None = None, *, agents: Collection[str] | None = None
+    ) -> list[StandingRule]:
+        """Return the rules that decisions carried, oldest first, ended ones too.
+
+        With `agents`, those that came with questions of their runs.
+        """
+        return self.store.list_rules(tenant, agents)
 
     def revoke_rule(self, rule_id: str, *, by: str, tenant: str | None = None) -> StandingRule:
         """End a rule that a decision carried; again changes nothing.
@@ -640,6 +657,13 @@ class Durable:
         )
 
 
+def _of_one_currency(prices: Mapping[str, Price]) -> dict[str, Price]:
+    currencies = sorted({price.currency for price in prices.values()})
+    if len(currencies) > 1:
+        raise BadInput(f"prices are all in one currency, not in {' and '.join(currencies)}")
+    return dict(prices)
+
+
 def _checked(question: Question, decision: Decision, roles: Collection[str] | None) -> Decision:
     """Return a decision as it is to be stored, or refuse it while the question stays open."""
     _may_decide(question, decision.by, roles)
@@ -651,14 +675,12 @@ def _checked(question: Question, decision: Decision, roles: Collection[str] | No
 
 
 def _may_decide(question: Question, by: str, roles: Collection[str] | None) -> None:
-    if roles is None:
+    if roles is None or may_answer(question, by, roles):
         return
     what = f"deciding question {question.id}"
-    if question.person is not None:  # handed to somebody, whatever their role
-        if by != question.person or set(roles) <= {AGENT}:
-            raise Forbidden(f"{what}, which was handed to {question.person},", "of that person")
-    elif not may_decide(roles, question.role):
-        raise Forbidden(what, question.role or SUPERVISOR)
+    if question.person is not None:
+        raise Forbidden(f"{what}, which was handed to {question.person},", "of that person")
+    raise Forbidden(what, question.role or SUPERVISOR)
 
 
 def _tied(question: Question, decision: Decision, data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ Roles say what a key may do:
 
     agent        submit and read runs
     supervisor   read, and decide questions
-    operator     read, cancel and retry runs, manage the tenant's keys
+    operator     read, cancel and retry runs, hand questions over, revoke rules, manage keys
 
 Any other role reads, and decides the questions whose rule names it (`approver_role`).
 Scopes say what it may touch: `agent:<name>`, one for each agent; none is all of its tenant.
@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from langgraph_durable.errors import BadInput, BadKey, MissingPepper
-from langgraph_durable.runs import DEFAULT_ROLE, MAX_NAME_CHARACTERS, check_name
+from langgraph_durable.runs import DEFAULT_ROLE, MAX_NAME_CHARACTERS, Question, check_name
 from langgraph_durable.store import RunStore
 from langgraph_durable.store.keys import ApiKey, NewKey
 
@@ -37,7 +37,10 @@ __all__ = [
     "ApiKey",
     "Issued",
     "Keys",
+    "check_approver",
+    "may_answer",
     "may_decide",
+    "may_hand_over",
 ]
 
 PEPPER_VARIABLE = "LANGGRAPH_DURABLE_PEPPER"
@@ -215,6 +218,31 @@ def may_decide(roles: Collection[str], needed: str | None) -> bool:
     """
     wanted = needed or SUPERVISOR
     return wanted in roles and wanted != AGENT
+
+
+def may_answer(question: Question, by: str, roles: Collection[str]) -> bool:
+    """Tell whether somebody may decide a question: its role may, or whom it was handed to."""
+    if question.person is None:
+        return may_decide(roles, question.role)
+    return by == question.person and not set(roles) <= {AGENT}
+
+
+def may_hand_over(question: Question, by: str, roles: Collection[str]) -> bool:
+    """Tell whether somebody may hand a question on: its role, who has it now, or an operator."""
+    may = may_decide(roles, question.role) or may_answer(question, by, roles)
+    return may or OPERATOR in roles
+
+
+def check_approver(role: str) -> None:
+    """Refuse a role that nobody could decide with.
+
+    Raises:
+        BadInput: no key has a role of that form, or it is the agents'.
+    """
+    if not _is_role(role) or role == AGENT:
+        raise BadInput(
+            f"{role!r} decides nothing. {_SHAPES['role']} An agent's key decides nothing."
+        )
 
 
 def _is_role(text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 from urllib.parse import quote
@@ -147,6 +148,8 @@ class Usage:
     output_tokens: int = 0
     saved_steps: int = 0
     saved_tokens: int = 0
+    # model route -> (tokens read, tokens written)
+    by_route: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +378,7 @@ class Refusal:
     reason: str
     run_id: str
     question_id: str
+    times: int = 1  # how often it was refused; the rest is of the last time
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,14 +527,66 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a model route costs, for a million tokens read and written."""
+    """What a model route costs, for a million tokens read and written; kept as exact decimals.
 
-    input: float
-    output: float
+    A float is taken for what it prints as: 0.15 is fifteen hundredths.
+    """
 
-    def of(self, input_tokens: int, output_tokens: int) -> float:
+    input: Decimal | float | str
+    output: Decimal | float | str
+    currency: str = "USD"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no price.
+
+        Raises:
+            BadInput: an amount is negative or no number, or the currency is no short word.
+        """
+        check_name("a currency", self.currency)
+        for part in ("input", "output"):
+            object.__setattr__(self, part, _amount(f"price of {part}", getattr(self, part)))
+
+    def of(self, input_tokens: int, output_tokens: int) -> Decimal:
         """Return the cost of one answer."""
-        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+        return (
+            input_tokens * Decimal(self.input) + output_tokens * Decimal(self.output)
+        ) / 1_000_000
+
+
+def _amount(what: str, given: object) -> Decimal:
+    if isinstance(given, bool) or not isinstance(given, int | float | str | Decimal):
+        raise BadInput(f"{what} is a number, not {given!r}")
+    try:
+        amount = Decimal(str(given))
+    except InvalidOperation as error:
+        raise BadInput(f"{what} is a number, not {given!r}") from error
+    if not amount.is_finite() or amount < 0:
+        raise BadInput(f"{what} is 0 or more, not {given!r}")
+    return amount
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What model calls cost together; tokens of routes without a price are counted apart."""
+
+    amount: Decimal
+    currency: str
+    unpriced_tokens: int = 0
+
+    def __str__(self) -> str:
+        """Say the exact amount, without an exponent: `0.0123 USD`."""
+        text = f"{self.amount:f}"
+        return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {self.currency}"
+
+
+def cost_of(usage: Usage, prices: Mapping[str, Price]) -> Cost | None:
+    """Return what a run's model calls cost, or None if no price is known for any of them."""
+    priced = {route: used for route, used in usage.by_route.items() if route in prices}
+    if not priced:
+        return None
+    amount = sum((prices[route].of(*used) for route, used in priced.items()), Decimal(0))
+    unpriced = sum(sum(used) for route, used in usage.by_route.items() if route not in prices)
+    return Cost(amount, next(iter(prices.values())).currency, unpriced)
 
 
 # --- how a pass ends -------------------------------------------------------------------

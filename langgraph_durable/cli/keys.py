@@ -17,7 +17,7 @@ from langgraph_durable.cli.options import (
     open_durable,
 )
 from langgraph_durable.cli.printing import at, complain, print_json, print_table, say
-from langgraph_durable.keys import ApiKey
+from langgraph_durable.keys import ApiKey, Issued
 
 commands = typer.Typer(help="API keys: who may call, for which tenant.", no_args_is_help=True)
 
@@ -47,11 +47,7 @@ def keys_create(
         expires_in_seconds=None if expires_in_days is None else expires_in_days * 86_400,
         by="command line",
     )
-    if as_json:
-        print_json({**_key_data(issued.key), "secret": issued.secret})
-        return
-    complain(f"key {issued.key.id} of tenant {tenant}; keep its secret, it is not shown again:")
-    sys.stdout.write(issued.secret + "\n")
+    _print_issued(issued, as_json)
 
 
 @commands.command("list")
@@ -77,6 +73,28 @@ def keys_list(
     )  # fmt: skip
 
 
+@commands.command("rotate")
+def keys_rotate(
+    key_id: str,
+    grace_hours: Annotated[
+        float, typer.Option(min=0, help="How long the old secret works on; 0 ends it at once.")
+    ] = 0.0,
+    by: ByOption = "command line",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replace a key by a new one of the same name, roles and scopes; its secret is shown once."""
+    issued = open_durable(app_path, db).keys.rotate(
+        key_id, tenant=tenant, grace_seconds=grace_hours * 3600, by=by
+    )
+    _print_issued(issued, as_json)
+    if not as_json:
+        until = f"works for {grace_hours:g} hours more" if grace_hours else "has ended"
+        complain(f"the old key {key_id} {until}")
+
+
 @commands.command("revoke")
 def keys_revoke(
     key_id: str,
@@ -88,6 +106,16 @@ def keys_revoke(
     """End a key at once."""
     key = open_durable(app_path, db).keys.revoke(key_id, tenant=tenant, by=by)
     say(f"key {key.id} ({key.name}) is revoked")
+
+
+def _print_issued(issued: Issued, as_json: bool) -> None:
+    if as_json:
+        print_json({**_key_data(issued.key), "secret": issued.secret})
+        return
+    key = issued.key
+    complain(f"key {key.id} of tenant {key.tenant}; keep its secret, it is not shown again:")
+    sys.stdout.write(issued.secret + "\n")
+    sys.stdout.flush()
 
 
 def _key_data(key: ApiKey) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 
 from langgraph_durable.cli.options import (
     AppOption,
+    ByOption,
     DbOption,
     JsonOption,
     TenantOption,
@@ -48,6 +49,29 @@ def questions_show(
     """Show one question as JSON: exactly what will be done."""
     durable = open_durable(app_path, db)
     print_json(question_data(durable.store.question(question_id, tenant)))
+
+
+@commands.command("delegate")
+def questions_delegate(
+    question_id: str,
+    role: Annotated[str | None, typer.Option(help="The role that decides from now on.")] = None,
+    person: Annotated[
+        str | None, typer.Option(help="The one who decides, by the name of their key.")
+    ] = None,
+    by: ByOption = "command line",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Hand an open question to another role, or to one person."""
+    question = open_durable(app_path, db).delegate(
+        question_id, by=by, role=role, person=person, tenant=tenant
+    )
+    if as_json:
+        print_json(question_data(question))
+        return
+    say(f"question {question.id} is handed to {question.person or question.role}")
 
 
 def question_data(question: Question) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from langgraph_durable.cli.printing import at, complain, plain, print_json, prin
 from langgraph_durable.cli.questions import print_questions, question_data
 from langgraph_durable.errors import BadInput
 from langgraph_durable.redaction import Redaction
-from langgraph_durable.runs import Event, Run, Status, Step, Usage
+from langgraph_durable.runs import Cost, Event, Run, Status, Step, Usage
 from langgraph_durable.testing.replay import export_run
 from langgraph_durable.values import readable
 
@@ -71,6 +71,7 @@ def runs_show(
         print_json(
             {
                 **_run_data(run),
+                "cost": durable.cost(run),
                 "steps": [_step_data(s, run.redaction) for s in steps],
                 "events": list(events),
             }
@@ -81,6 +82,8 @@ def runs_show(
     unwound = f"  unwound, to end as {run.unwinding.value}" if run.unwinding else ""
     say(f"status {run.status.value}  {tried}{unwound}")
     say(_used(run.usage))
+    if (cost := durable.cost(run)) is not None:
+        say(_paid(cost))
     if run.error:
         say(f"error {run.error.get('type')}: {run.error.get('message')}")
     if run.output is not None:
@@ -202,6 +205,11 @@ def _used(usage: Usage) -> str:
         f"tokens {usage.input_tokens} in {usage.output_tokens} out; "
         f"replay answered {usage.saved_steps} steps ({usage.saved_tokens} tokens)"
     )
+
+
+def _paid(cost: Cost) -> str:
+    apart = cost.unpriced_tokens
+    return f"cost {cost}" + (f", and {apart} tokens of unknown price" if apart else "")
 
 
 def _run_data(run: Run) -> dict[str, Any]:

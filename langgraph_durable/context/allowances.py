@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from langgraph_durable.context.questioning import put
@@ -108,10 +109,10 @@ def usage_of(steps: Collection[Step], prices: Mapping[str, Price]) -> dict[str, 
         "tokens": float(sum(step.input_tokens + step.output_tokens for step in models)),
         "model_calls": float(len(models)),
         "tool_calls": float(sum(step.kind == "tool" for step in done)),
-        "cost": sum(_cost(step, prices) for step in models),
+        "cost": float(sum((_cost(step, prices) for step in models), Decimal(0))),
     }
 
 
-def _cost(step: Step, prices: Mapping[str, Price]) -> float:
+def _cost(step: Step, prices: Mapping[str, Price]) -> Decimal:
     price = prices.get(step.name)
-    return price.of(step.input_tokens, step.output_tokens) if price else 0.0
+    return price.of(step.input_tokens, step.output_tokens) if price else Decimal(0)

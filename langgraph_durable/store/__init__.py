@@ -861,11 +861,13 @@ class RunStore:
             reads_only=True,
         )
 
-    def list_rules(self, tenant: str | None = None) -> list[StandingRule]:
+    def list_rules(
+        self, tenant: str | None = None, agents: Collection[str] | None = None
+    ) -> list[StandingRule]:
         """Return the rules that decisions carried, oldest first, ended ones too."""
         if not _storable(tenant):
             return []
-        return self._run(lambda tx: rules.listed(tx, self._time, tenant), reads_only=True)
+        return self._run(lambda tx: rules.listed(tx, self._time, tenant, agents), reads_only=True)
 
     def revoke_rule(self, rule_id: str, *, by: str, tenant: str | None = None) -> StandingRule:
         """End a rule at once; again changes nothing.

@@ -112,7 +112,10 @@ def _insert(
 def refused_before(
     tx: sa.Connection, codec: Codec, tenant: str, question: Question
 ) -> Refusal | None:
-    """Return the last refusal of this very request: the tenant, the tool, the arguments."""
+    """Return the last refusal of this very request: the tenant, the tool, the arguments.
+
+    It counts those before it.
+    """
     found = tx.execute(
         sa.select(questions)
         .where(
@@ -123,12 +126,16 @@ def refused_before(
         )
         .order_by(questions.c.decided_at.desc())
     )
+    last: Refusal | None = None
     for row in found:
-        made = rows.question(row, codec)
-        if made.decision is not None and made.decision.choice == "reject":
-            by, reason = made.decision.by, made.decision.reason
-            return Refusal(by, row.decided_at, reason, row.run_id, row.id)
-    return None
+        made = rows.question(row, codec).decision
+        if made is None or made.choice != "reject":
+            continue
+        if last is None:
+            last = Refusal(made.by, row.decided_at, made.reason, row.run_id, row.id)
+        else:
+            last = replace(last, times=last.times + 1)
+    return last
 
 
 def _close(tx: sa.Connection, time: Timeline, which: sa.ColumnElement[bool]) -> None:

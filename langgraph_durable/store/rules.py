@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from langgraph_durable.errors import NotFound
 from langgraph_durable.runs import Decision, Question, StandingRule
 from langgraph_durable.store import events
-from langgraph_durable.store.schema import rules
+from langgraph_durable.store.schema import rules, runs
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.values import clean_text
 
@@ -47,10 +48,17 @@ def live(tx: sa.Connection, time: Timeline, tenant: str) -> list[StandingRule]:
     return _found(tx, _query(time).where(rules.c.tenant == tenant, _is_live(time)))
 
 
-def listed(tx: sa.Connection, time: Timeline, tenant: str | None) -> list[StandingRule]:
-    """Return rules, oldest first, revoked and expired ones too."""
+def listed(
+    tx: sa.Connection, time: Timeline, tenant: str | None, agents: Collection[str] | None
+) -> list[StandingRule]:
+    """Return rules, oldest first, revoked and expired ones too; or those that runs of agents made."""
     query = _query(time)
-    return _found(tx, query if tenant is None else query.where(rules.c.tenant == tenant))
+    if tenant is not None:
+        query = query.where(rules.c.tenant == tenant)
+    if agents is not None:
+        theirs = sa.select(runs.c.id).where(runs.c.agent.in_(agents))
+        query = query.where(rules.c.run_id.in_(theirs))
+    return _found(tx, query)
 
 
 def revoke(

@@ -263,25 +263,36 @@ def used_by_tenant(
 
 
 def usage(tx: sa.Connection, run_ids: Collection[str]) -> dict[str, Usage]:
-    """Sum up what each run asked of models and tools."""
+    """Sum up what each run asked of models, by route, and of tools."""
     done = sa.case((steps.c.state == StepState.RECORDED.value, 1), else_=0)
+    route = sa.case((steps.c.kind == "llm", steps.c.name), else_="").label("route")
     found = tx.execute(
         sa.select(
             steps.c.run_id,
+            route,
             sa.func.sum(sa.case((steps.c.kind == "llm", done), else_=0)).label("models"),
             sa.func.sum(sa.case((steps.c.kind == "tool", done), else_=0)).label("tools"),
             sa.func.sum(steps.c.input_tokens).label("input"),
             sa.func.sum(steps.c.output_tokens).label("output"),
         )
         .where(steps.c.run_id.in_(run_ids))
-        .group_by(steps.c.run_id)
+        .group_by(steps.c.run_id, sa.text("route"))
     )
-    return {
-        row.run_id: Usage(
-            model_calls=int(row.models),
-            tool_calls=int(row.tools),
-            input_tokens=int(row.input),
-            output_tokens=int(row.output),
-        )
-        for row in found
-    }
+    by_run: dict[str, list[Any]] = {}
+    for row in found:
+        by_run.setdefault(row.run_id, []).append(row)
+    return {run_id: _summed(parts) for run_id, parts in by_run.items()}
+
+
+def _summed(parts: Sequence[Any]) -> Usage:
+    return Usage(
+        model_calls=sum(int(part.models) for part in parts),
+        tool_calls=sum(int(part.tools) for part in parts),
+        input_tokens=sum(int(part.input) for part in parts),
+        output_tokens=sum(int(part.output) for part in parts),
+        by_route={
+            part.route: (int(part.input), int(part.output))
+            for part in parts
+            if part.input or part.output
+        },
+    )

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
 from langgraph_durable.app import Durable
-from langgraph_durable.web import keys, page, problems, questions, runs
+from langgraph_durable.web import keys, page, problems, questions, rules, runs
 from langgraph_durable.web.watch import Watch
 
 __all__ = ["create_app", "router"]
@@ -80,7 +80,7 @@ class _App(FastAPI):
         return document
 
 
-_API = (runs.routes, questions.routes, keys.routes)
+_API = (runs.routes, questions.routes, rules.routes, keys.routes)
 
 
 def _bound(durable: Durable, watch: Watch, prefix: str, parts: Sequence[APIRouter]) -> APIRouter:

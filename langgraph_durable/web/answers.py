@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, JsonValue
 from langgraph_durable.keys import ApiKey, Issued
 from langgraph_durable.runs import (
     Choice,
+    Cost,
     Decision,
     Event,
     Mode,
@@ -19,10 +20,12 @@ from langgraph_durable.runs import (
     QuestionState,
     Refusal,
     Run,
+    StandingRule,
     Status,
     Step,
     StepKind,
     StepState,
+    Usage,
 )
 from langgraph_durable.web.plain import plain, text
 
@@ -38,6 +41,14 @@ class Listed(BaseModel, Generic[T]):
     next: str | None = Field(description="The `cursor` of the next page; null on the last.")
 
 
+class CostOut(BaseModel):
+    """What model calls cost, as an exact decimal in text."""
+
+    amount: str = Field(examples=["0.0123"])
+    currency: str
+    unpriced_tokens: int = Field(description="Tokens of routes without a price; not in `amount`.")
+
+
 class UsageOut(BaseModel):
     """What a run used, and what replay saved it."""
 
@@ -47,6 +58,24 @@ class UsageOut(BaseModel):
     output_tokens: int
     saved_steps: int
     saved_tokens: int
+    cost: CostOut | None = Field(description="Null where no price is known for any of it.")
+
+    @classmethod
+    def of(cls, usage: Usage, cost: Cost | None) -> UsageOut:
+        """Show what was used."""
+        shown = None
+        if cost is not None:
+            amount, currency = str(cost).split(" ", 1)
+            shown = CostOut(amount=amount, currency=currency, unpriced_tokens=cost.unpriced_tokens)
+        return cls(
+            model_calls=usage.model_calls,
+            tool_calls=usage.tool_calls,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            saved_steps=usage.saved_steps,
+            saved_tokens=usage.saved_tokens,
+            cost=shown,
+        )
 
 
 class ErrorOut(BaseModel):
@@ -81,9 +110,9 @@ class RunOut(BaseModel):
     )
 
     @classmethod
-    def of(cls, run: Run) -> RunOut:
-        """Show a run."""
-        return cls(**_run_fields(run))
+    def of(cls, run: Run, cost: Cost | None) -> RunOut:
+        """Show a run, and what it cost."""
+        return cls(**_run_fields(run, cost))
 
 
 class StepOut(BaseModel):
@@ -141,6 +170,7 @@ class RefusalOut(BaseModel):
     reason: str
     run_id: str
     question_id: str
+    times: int = Field(description="How often it was refused; the rest is of the last time.")
 
     @classmethod
     def of(cls, refusal: Refusal) -> RefusalOut:
@@ -151,6 +181,7 @@ class RefusalOut(BaseModel):
             reason=text(refusal.reason),
             run_id=refusal.run_id,
             question_id=refusal.question_id,
+            times=refusal.times,
         )
 
 
@@ -220,10 +251,12 @@ class RunDetail(RunOut):
     questions: list[QuestionOut]
 
     @classmethod
-    def whole(cls, run: Run, steps: Iterable[Step], undone: Mapping[str, str]) -> RunDetail:
-        """Show a run and its steps, and which of them were compensated."""
+    def whole(
+        cls, run: Run, steps: Iterable[Step], undone: Mapping[str, str], cost: Cost | None
+    ) -> RunDetail:
+        """Show a run, its steps, which of them were compensated, and what it cost."""
         return cls(
-            **_run_fields(run),
+            **_run_fields(run, cost),
             input=plain(run.shown_input),
             output=plain(run.shown_output),
             steps=[StepOut.of(step, undone.get(step.key)) for step in steps],
@@ -276,6 +309,39 @@ class EventOut(BaseModel):
         )
 
 
+class RuleOut(BaseModel):
+    """A rule that a decision carried."""
+
+    id: str
+    rule: dict[str, JsonValue] = Field(description="A rule of policy, as data.")
+    role: str = Field(description="Who may decide what it answers, and end it.")
+    made_by: str
+    made_at: datetime
+    question_id: str
+    run_id: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+    live: bool
+
+    @classmethod
+    def of(cls, rule: StandingRule) -> RuleOut:
+        """Show a rule."""
+        return cls(
+            id=rule.id,
+            rule=plain(rule.data),
+            role=rule.role or "supervisor",
+            made_by=text(rule.made_by),
+            made_at=rule.made_at,
+            question_id=rule.question_id,
+            run_id=rule.run_id,
+            expires_at=rule.expires_at,
+            revoked_at=rule.revoked_at,
+            revoked_by=None if rule.revoked_by is None else text(rule.revoked_by),
+            live=rule.is_live,
+        )
+
+
 class KeyOut(BaseModel):
     """A key, without its secret."""
 
@@ -306,7 +372,7 @@ class IssuedOut(KeyOut):
         return cls(**_key_fields(issued.key), secret=issued.secret)
 
 
-def _run_fields(run: Run) -> dict[str, Any]:
+def _run_fields(run: Run, cost: Cost | None) -> dict[str, Any]:
     return {
         "id": run.id,
         "tenant": run.tenant,
@@ -323,7 +389,7 @@ def _run_fields(run: Run) -> dict[str, Any]:
         "started_at": run.started_at,
         "finished_at": run.finished_at,
         "open_questions": len(run.questions),
-        "usage": UsageOut.model_validate(run.usage, from_attributes=True),
+        "usage": UsageOut.of(run.usage, cost),
         "error": _error(run.error),
     }
 

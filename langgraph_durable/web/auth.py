@@ -11,8 +11,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from langgraph_durable.app import Durable
 from langgraph_durable.errors import BadKey, Forbidden, NotFound
-from langgraph_durable.keys import ApiKey
-from langgraph_durable.runs import Event, Question, Run, Step
+from langgraph_durable.keys import OPERATOR, SUPERVISOR, ApiKey, may_decide
+from langgraph_durable.runs import Event, Question, Run, StandingRule, Step
 
 _bearer = HTTPBearer(
     auto_error=False,
@@ -62,6 +62,35 @@ class Caller:
             if not self.sees(run.agent):
                 raise NotFound("question", question_id)
         return question
+
+    def rules(self) -> Sequence[StandingRule]:
+        """Return the rules that the caller may see."""
+        return self.durable.rules(self.tenant, agents=self.key.agents)
+
+    def rule(self, rule_id: str) -> StandingRule:
+        """Return a rule that the caller may see.
+
+        Raises:
+            NotFound: there is none; a foreign one looks the same.
+        """
+        for rule in self.rules():
+            if rule.id == rule_id:
+                return rule
+        raise NotFound("rule", rule_id)
+
+    def may_revoke(self, rule: StandingRule) -> bool:
+        """Tell whether the caller may end a rule: who could have made it, or an operator."""
+        return may_decide(self.key.roles, rule.role) or OPERATOR in self.key.roles
+
+    def revoke(self, rule: StandingRule) -> StandingRule:
+        """End a rule that `rule` returned.
+
+        Raises:
+            Forbidden: the caller may not.
+        """
+        if not self.may_revoke(rule):
+            raise Forbidden("revoking this rule", rule.role or SUPERVISOR)
+        return self.durable.revoke_rule(rule.id, by=self.name, tenant=self.tenant)
 
     # what belongs to a run that was seen just now needs no second look at whose it is
 

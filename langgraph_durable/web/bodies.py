@@ -128,6 +128,19 @@ class DecisionBody(Body):
         )
 
 
+class DelegateBody(Body):
+    """Whom a question is handed to: a role, or a person by the name of their key."""
+
+    role: Name | None = None
+    person: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> DelegateBody:
+        if (self.role is None) == (self.person is None):
+            raise ValueError("give role or person")
+        return self
+
+
 class KeyBody(Body):
     """A key to make, for the tenant of the key that makes it."""
 

@@ -1,4 +1,4 @@
-"""Routes of questions: the inbox, one question, its decision."""
+"""Routes of questions: the inbox, one question, its decision, handing it over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from langgraph_durable.web.answers import Listed, QuestionOut
 from langgraph_durable.web.auth import Known
-from langgraph_durable.web.bodies import DecisionBody, QuestionsQuery
+from langgraph_durable.web.bodies import DecisionBody, DelegateBody, QuestionsQuery
 from langgraph_durable.web.problems import ProblemRoute, responses
 
 routes = APIRouter(prefix="/questions", tags=["questions"], route_class=ProblemRoute)
@@ -51,3 +51,18 @@ def decide(caller: Known, question_id: str, body: DecisionBody) -> QuestionOut:
         question.id, body.decision(caller.name), tenant=caller.tenant, roles=caller.key.roles
     )
     return QuestionOut.of(decided)
+
+
+@routes.post("/{question_id}/delegate", responses=responses(403, 404, 409, 413))
+def delegate(caller: Known, question_id: str, body: DelegateBody) -> QuestionOut:
+    """Hand an open question to another role, or to one person."""
+    question = caller.question(question_id)
+    handed = caller.durable.delegate(
+        question.id,
+        by=caller.name,
+        role=body.role,
+        person=body.person,
+        tenant=caller.tenant,
+        roles=caller.key.roles,
+    )
+    return QuestionOut.of(handed)

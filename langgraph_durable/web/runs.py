@@ -106,7 +106,7 @@ def list_runs(caller: Known, query: Annotated[RunsQuery, Query()]) -> Listed[Run
     )
     shown = found[: query.limit]
     more = shown[-1].id if len(found) > len(shown) else None
-    return Listed[RunOut](items=[RunOut.of(run) for run in shown], next=more)
+    return Listed[RunOut](items=[_shown(caller, run) for run in shown], next=more)
 
 
 @routes.get("/{run_id}", responses=responses(404))
@@ -177,7 +177,7 @@ def retry_run(caller: Known, run_id: str) -> RunOut:
     """Queue a failed run again: its journal and decisions are kept."""
     run = caller.run(run_id)
     caller.need(OPERATOR, "retrying a run")
-    return RunOut.of(caller.durable.retry(run.id, by=caller.name, tenant=caller.tenant))
+    return _shown(caller, caller.durable.retry(run.id, by=caller.name, tenant=caller.tenant))
 
 
 @routes.post("/{run_id}/approve", responses=responses(403, 404, 409, 413))
@@ -192,15 +192,19 @@ def approve_run(
         run.id, named or decision, tenant=caller.tenant, roles=caller.key.roles
     )
     return ApprovedOut(
-        run=RunOut.of(caller.run(run.id)),
+        run=_shown(caller, caller.run(run.id)),
         approved_steps=[question.key for question in decided],
         questions=[QuestionOut.of(question) for question in decided],
     )
 
 
 def _detail(caller: Caller, run: Run) -> RunDetail:
-    steps = caller.steps(run)
-    return RunDetail.whole(run, steps, caller.durable.undone(steps))
+    steps, durable = caller.steps(run), caller.durable
+    return RunDetail.whole(run, steps, durable.undone(steps), durable.cost(run))
+
+
+def _shown(caller: Caller, run: Run) -> RunOut:
+    return RunOut.of(run, caller.durable.cost(run))
 
 
 # --- AgentScope's confirmation ---------------------------------------------------------

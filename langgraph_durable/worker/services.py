@@ -59,7 +59,7 @@ def _summed(used: Sequence[Used], prices: Mapping[str, Price]) -> dict[str, floa
         "tokens": float(sum(u.input_tokens + u.output_tokens for u in models)),
         "model_calls": float(sum(u.calls for u in models)),
         "tool_calls": float(sum(u.calls for u in used if u.kind == "tool")),
-        "cost": sum(price.of(u.input_tokens, u.output_tokens) for price, u in priced if price),
+        "cost": float(sum(p.of(u.input_tokens, u.output_tokens) for p, u in priced if p)),
     }
 
 

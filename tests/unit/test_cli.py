@@ -504,3 +504,47 @@ def test_questions_are_listed_by_role_and_run(
 def test_the_version_is_told(run: Any) -> None:
     told = run("--version")
     assert (told.code, told.out) == (0, f"langgraph-durable {__version__}\n")
+
+
+def test_a_question_is_handed_over(
+    run: Any, durable: Durable, parked: str, sqlite_url: str
+) -> None:
+    asked = _question(durable)
+    ended = run("questions", "delegate", asked, "--role", "finance", "--db", sqlite_url)
+    assert (ended.code, "handed to finance" in ended.out) == (0, True)
+    both = run("questions", "delegate", asked, "--role", "a", "--person", "b", "--db", sqlite_url)
+    assert (both.code, "name one of them" in both.err) == (1, True)
+    said = run("questions", "delegate", asked, "--person", "bo", "--db", sqlite_url, "--json")
+    assert (json.loads(said.out)["person"], json.loads(said.out)["role"]) == ("bo", "finance")
+    assert run("questions", "delegate", "nothing", "--role", "a", "--db", sqlite_url).code == 3
+
+
+def test_what_a_run_cost_is_shown_where_prices_are_known(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "priced_app.py").write_text(
+        "from langchain_core.messages import AIMessage\n"
+        "from langgraph_durable import Durable\n"
+        "from langgraph_durable.runs import Price\n"
+        "def model(messages, route):\n"
+        "    used = dict(input_tokens=1000, output_tokens=1, total_tokens=1001)\n"
+        "    return AIMessage('hi', usage_metadata=used)\n"
+        "prices = {'a': Price(input='2.5', output=10)}\n"
+        "durable = Durable('sqlite:///priced.db', models={'a': model, 'b': model}, prices=prices)\n"
+        "@durable.agent('talk')\n"
+        "async def talk(ctx, inp):\n"
+        "    for route in 'ab':\n"
+        "        await ctx.llm(route, 'hello', route=route)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import priced_app  # type: ignore[import-not-found]
+
+    run_id = priced_app.durable.submit("talk")
+    Worker(priced_app.durable).run_once()
+    shown = run("runs", "show", run_id, "--app", "priced_app:durable")
+    assert "cost 0.00251 USD, and 1001 tokens of unknown price" in shown.out
+    told = run("runs", "show", run_id, "--app", "priced_app:durable", "--json")
+    assert json.loads(told.out)["cost"]["amount"] == "0.00251"
+    assert "cost" not in run("runs", "show", run_id, "--db", "sqlite:///priced.db").out
+    priced_app.durable.close()

@@ -251,6 +251,12 @@ def test_keys_are_made_listed_and_revoked_at_the_command_line(durable: Durable) 
     assert secret[-43:] not in listed.stdout
     assert "mei" in command(durable, "list").stdout
 
+    rotated = command(durable, "rotate", key.id, "--grace-hours", "1")
+    fresh = durable.keys.verify(rotated.stdout.strip())
+    assert (fresh.name, fresh.roles, fresh.id == key.id) == ("mei", {"supervisor"}, False)
+    assert "1 hours more" in rotated.stderr
+    assert durable.keys.verify(secret).id == key.id  # in its grace
+
     assert command(durable, "revoke", key.id).returncode == 0
     with pytest.raises(BadKey):
         durable.keys.verify(secret)

@@ -152,6 +152,11 @@ def test_an_operator_follows_a_run_and_cancels_another(
     made = site.durable.keys.create(tenant="t_a", roles=["operator", "supervisor"], name="olga")
     run_id = site.parked(ticket="<script>alert(1)</script>", amounts=[4_900, 1_250])
     other = site.parked()
+    allow = {"verdict": "allow", "tool": "create_refund"}
+    small = {"when": [{"argument": "amount_cents", "at_most": 5000}]}
+    asked = [site.question(site.parked()) for _ in range(2)]
+    for question, rule in zip(asked, (small, {"agent": "refund"}), strict=True):
+        site.durable.decide(question, Decision.approve("mei", rules=[allow | rule]))
     for i in range(3):
         site.durable.submit("echo", i, tenant="t_a")
     site.durable.submit("fails", tenant="t_a")
@@ -160,11 +165,11 @@ def test_an_operator_follows_a_run_and_cancels_another(
         page = Browser(driver, served)
         page.log_in(made.secret)
         page.go("/runs")
-        page.until(lambda: len(page.all(".runs tbody tr")) == 6)
+        page.until(lambda: len(page.all(".runs tbody tr")) == 8)
         page.until(lambda: page.all("#live.on"))
         page.picture("runs")
         site.durable.submit("echo", 4, tenant="t_a")
-        page.until(lambda: len(page.all(".runs tbody tr")) == 7)
+        page.until(lambda: len(page.all(".runs tbody tr")) == 9)
         site.work()
 
         page.go(f"/runs/{run_id}")
@@ -183,12 +188,25 @@ def test_an_operator_follows_a_run_and_cancels_another(
         assert "refund:1" in page.text(".timeline")
         page.picture("run")
 
+        page.go("/rules")
+        page.until(lambda: len(page.all(".rules form")) == 2)
+        page.picture("rules")
+        for _ in range(2):  # pressed again: it is meant
+            page.one(".rules form button").click()
+        page.until(lambda: len(page.all(".rules form")) == 1)
+        assert "olga" in page.text(".rules")
+
         page.go(f"/runs/{other}")
+        page.all(".card summary")[-1].click()
+        page.one(".card input[name=to]").send_keys("finance")
+        page.one(".card form[action$='/delegate'] button").click()
+        page.until(lambda: "finance" in page.text(".card .decided"))
         for _ in range(2):
             page.one("form[action$='/cancel'] button").click()
         page.until(lambda: page.all("h1 .status.cancelled"))
         assert page.complaints() == []
     assert site.durable.get(other).status.value == "cancelled"
+    assert sorted(rule.is_live for rule in site.durable.rules("t_a")) == [False, True]
 
 
 @pytest.mark.timeout(300)

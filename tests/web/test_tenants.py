@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from langgraph_durable import Decision
 from langgraph_durable.store import schema
 from tests.web.conftest import Site
 
@@ -15,6 +16,7 @@ BODIES: dict[str, Any] = {
     "approve": {},
     "decision": {"choice": "approve"},
     "rotate": {"grace_seconds": 0},
+    "delegate": {"role": "boss"},
 }
 
 
@@ -22,7 +24,7 @@ def rows_of(site: Site, tenant: str) -> list[Any]:
     """Return everything that is stored for a tenant."""
     found: list[Any] = []
     with site.durable.store.engine.connect() as connection:
-        for table in (schema.runs, schema.questions, schema.events, schema.api_keys):
+        for table in (schema.runs, schema.questions, schema.events, schema.api_keys, schema.rules):
             query = sa.select(table).where(table.c.tenant == tenant).order_by(table.c.id)
             found += connection.execute(query).all()
         found += connection.execute(sa.select(schema.steps).order_by(schema.steps.c.run_id)).all()
@@ -41,8 +43,12 @@ class Theirs:
         site.work()
         self.question = site.question(self.run)
         self.key = site.durable.keys.list("t_a")[0].id
+        allow = {"verdict": "allow", "tool": "create_refund"}
+        asked = site.question(site.parked())
+        site.durable.decide(asked, Decision.approve("mei", rules=[allow]))
+        self.rule = site.durable.rules("t_a")[0].id
         self.event = str(site.durable.events(self.run)[1].id)
-        self.ids = (self.run, self.question, self.key, "thread-a", "key-a")
+        self.ids = (self.run, self.question, self.key, self.rule, "thread-a", "key-a")
 
 
 def hides(theirs: Theirs, text: str, *, echoed: str = "") -> bool:
@@ -72,7 +78,7 @@ def test_foreign_ids_in_a_path_are_not_found_on_any_route(site: Site, role: str)
     assert len(tried) >= 10
 
     for method, path in tried:
-        for id_ in theirs.ids[:3]:
+        for id_ in theirs.ids[:4]:
             address = re.sub(r"\{\w+\}", id_, path)
             body = BODIES.get(path.rsplit("/", 1)[-1])
             answer = client.request(method, address, json=body)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +16,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from langgraph_durable.errors import BadInput, BadKey, Conflict, DurableError, Forbidden, NotFound
 from langgraph_durable.keys import OPERATOR
 from langgraph_durable.runs import Choice, Decision, Question, Status
+from langgraph_durable.values import strict_json
 from langgraph_durable.web.auth import Caller
 from langgraph_durable.web.page import render
 from langgraph_durable.web.page.session import (
@@ -32,7 +32,7 @@ from langgraph_durable.web.page.session import (
     set_cookie,
 )
 from langgraph_durable.web.page.texts import LANGUAGES, say
-from langgraph_durable.web.page.views import card, timeline
+from langgraph_durable.web.page.views import card, ruling, timeline
 from langgraph_durable.web.problems import GuardedRoute
 from langgraph_durable.web.streams import PING_SECONDS
 
@@ -173,6 +173,7 @@ def list_runs(
         "runs.html",
         visitor,
         runs=found[:PAGE_SIZE],
+        costs={run.id: caller.durable.cost(run) for run in found},
         more=found[PAGE_SIZE - 1].id if len(found) > PAGE_SIZE else None,
         cursor=cursor,
         statuses=list(Status),
@@ -193,11 +194,21 @@ def one_run(request: Request, visitor: Visiting, run_id: str) -> HTMLResponse:
         "run.html",
         visitor,
         run=run,
+        cost=caller.durable.cost(run),
         cards=cards,
         approvable=[one for one in cards if "approve" in one.choices],
         timeline=timeline(steps, caller.events(run), caller.durable.undone(steps)),
         is_operator=OPERATOR in caller.key.roles,
     )
+
+
+@routes.get("/rules")
+def list_rules(request: Request, visitor: Visiting) -> HTMLResponse:
+    """Show the rules that decisions carried: those in force first, the newest on top."""
+    caller = visitor.caller
+    newest = sorted(caller.rules(), key=lambda rule: (rule.is_live, rule.made_at), reverse=True)
+    rulings = [ruling(rule, caller) for rule in newest]
+    return render.page(request, "rules.html", visitor, rulings=rulings)
 
 
 # --- acting ----------------------------------------------------------------------------
@@ -237,6 +248,42 @@ def decide(
     return render.page(request, "question.html", visitor, status=status, card=shown)
 
 
+@routes.post("/questions/{question_id}/delegate")
+def delegate(
+    request: Request,
+    visitor: Sending,
+    question_id: str,
+    kind: Annotated[Literal["role", "person"], Form()],
+    to: Annotated[str, Form(max_length=200)],
+) -> Response:
+    """Hand a question to another role, or to a person."""
+    caller = visitor.caller
+    question = caller.question(question_id)
+    status, problem = 200, ""
+    try:
+        caller.durable.delegate(
+            question.id,
+            by=caller.name,
+            role=to.strip() if kind == "role" else None,
+            person=to.strip() if kind == "person" else None,
+            tenant=caller.tenant,
+            roles=caller.key.roles,
+        )
+    except (BadInput, Conflict) as error:
+        status, problem = (409 if isinstance(error, Conflict) else 422), str(error)
+    if status == 200 and not render.wants_part(request):
+        return render.secured(RedirectResponse("/", 303))
+    shown = card(caller.question(question.id), visitor, problem=problem)
+    return render.page(request, "question.html", visitor, status=status, card=shown)
+
+
+@routes.post("/rules/{rule_id}/revoke")
+def revoke_rule(visitor: Sending, rule_id: str) -> Response:
+    """End a rule that a decision carried."""
+    visitor.caller.revoke(visitor.caller.rule(rule_id))
+    return render.secured(RedirectResponse("/rules", 303))
+
+
 def _arguments(typed: str) -> dict[str, Any]:
     found = _json(typed)
     if not isinstance(found, dict):
@@ -250,13 +297,9 @@ def _value(typed: str, as_json: bool) -> Any:
 
 def _json(typed: str) -> Any:
     try:
-        return json.loads(typed, parse_constant=_no_constant)
+        return strict_json(typed)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"this can't be read as JSON: {error}") from error
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 @routes.post("/runs/{run_id}/approve")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from langgraph_durable.keys import may_decide
-from langgraph_durable.runs import Event, Question, QuestionState, Step
+from langgraph_durable.keys import may_answer, may_hand_over
+from langgraph_durable.runs import Event, Question, QuestionState, StandingRule, Step
+from langgraph_durable.web.auth import Caller
 from langgraph_durable.web.page.session import Visitor
 from langgraph_durable.web.plain import plain, text
 
@@ -23,6 +24,7 @@ class Card:
     choices: tuple[str, ...]  # empty: not for this visitor, or no longer open
     fields: Sequence[tuple[str, str]] | None  # the payload, if it is an object: name, value
     payload: str
+    may_hand_over: bool
     problem: str = ""
     draft: str = ""  # what was typed when the problem came
 
@@ -47,6 +49,11 @@ class Card:
         }
 
     @property
+    def waits_for(self) -> str:
+        """Who may decide: a person by name, or a role."""
+        return self.question.person or self.role
+
+    @property
     def is_open(self) -> bool:
         """Whether it still waits."""
         return self.question.state is QuestionState.OPEN
@@ -55,12 +62,14 @@ class Card:
 def card(question: Question, visitor: Visitor, problem: str = "", draft: str = "") -> Card:
     """Return a question as a card."""
     shown = plain(question.shown)
-    may = may_decide(visitor.caller.key.roles, question.role)
+    caller = visitor.caller
+    may = may_answer(question, caller.name, caller.key.roles)
     is_open = question.state is QuestionState.OPEN
     return Card(
         question=question,
         role=question.role or "supervisor",
         choices=question.allowed if may and is_open else (),
+        may_hand_over=is_open and may_hand_over(question, caller.name, caller.key.roles),
         fields=[(name, pretty(value)) for name, value in shown.items()]
         if isinstance(shown, dict)
         else None,
@@ -119,10 +128,53 @@ def _told(event: Event) -> Entry:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A rule that a decision carried, as a line of the list."""
+
+    rule: StandingRule
+    says: str  # allow, ask or deny
+    tool: str
+    conditions: Sequence[str]
+    may_revoke: bool
+
+    @property
+    def state(self) -> str:
+        """Whether it holds, and if not, what ended it."""
+        if self.rule.is_live:
+            return "in_force"
+        return "revoked" if self.rule.revoked_at is not None else "ended"
+
+
+def ruling(rule: StandingRule, caller: Caller) -> Ruling:
+    """Return a rule as a line of the list."""
+    data = dict(rule.data)
+    says, tool = str(data.pop("verdict", "")), str(data.pop("tool", "*"))
+    data.pop("tenant", None)
+    when = data.pop("when", None) or ()
+    limits = [line for limit in when for line in _limit(limit)]
+    rest = [f"{name} = {pretty(value)}" for name, value in data.items()]
+    return Ruling(rule, says, tool, [*limits, *rest], rule.is_live and caller.may_revoke(rule))
+
+
+_SIGNS = {"at_most": "≤", "more_than": ">", "one_of": "∈"}
+
+
+def _limit(limit: Mapping[str, Any]) -> list[str]:
+    name = limit.get("argument")
+    return [f"{name} {sign} {plain(limit[key])}" for key, sign in _SIGNS.items() if key in limit]
+
+
 def _detail(type_: str, data: Mapping[str, Any]) -> str:
     if type_ == "question_decided":
         reason = data.get("reason")
         return f"{data.get('key')}: {data.get('choice')}" + (f" ({reason})" if reason else "")
+    if type_ == "question_delegated":
+        return f"{data.get('key')} → {data.get('person') or data.get('role')}"
+    if type_ in ("rule_made", "rule_revoked"):
+        return str(data.get("rule_id") or "")
+    if type_ == "question_approved":
+        return f"{data.get('key')}: {data.get('choice')}"
     if type_ == "question_asked":
         return str(data.get("tool") or data.get("key") or "")
     if type_ in ("step_compensated", "step_not_compensated"):

@@ -101,7 +101,8 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   const card = form.closest(".card");
   const body = new URLSearchParams(new FormData(form, event.submitter));
-  if (!body.has("choice")) body.set("choice", form.querySelector("[name=choice]").value);
+  const choice = form.querySelector("[name=choice]");
+  if (choice && !body.has("choice")) body.set("choice", choice.value);
   const buttons = all("button", card);
   buttons.forEach((button) => { button.disabled = true; });
   let answer;
