@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -70,6 +71,8 @@ def plain(value: Any) -> Any:
     """Say how JSON shows what it has no form for."""
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -6,9 +6,18 @@ not a silence.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 
 from langgraph_durable.runs import (
     Choice,
@@ -110,6 +119,15 @@ class DecisionBody(Body):
     until: AwareDatetime | None = Field(
         default=None, strict=False, description="When the rules end."
     )
+
+    @field_validator("until")
+    @classmethod
+    def _in_utc(cls, until: datetime | None) -> datetime | None:
+        # pydantic's own zone is not journaled
+        try:
+            return None if until is None else until.astimezone(UTC)
+        except OverflowError:
+            raise ValueError("this time is outside of the calendar") from None
 
     @model_validator(mode="after")
     def _fits_choice(self) -> DecisionBody:

@@ -543,7 +543,7 @@ async def _odd_role(ctx: Any, _given: Any) -> None:
 @pytest.mark.promise("S-11")
 @pytest.mark.parametrize(
     ("agent", "said"),
-    [(_odd, "Odd"), (_awaits_cancelled, "DurableError"), (_odd_role, "UnicodeEncodeError")],
+    [(_odd, "Odd"), (_awaits_cancelled, "DurableError"), (_odd_role, "BadInput")],
 )
 def test_whatever_ends_a_run_can_be_stored(shop: Shop, agent: Any, said: str) -> None:
     """Else it would stay with its worker till the lease is over, and end as a crash loop."""

@@ -76,7 +76,7 @@ def test_one_who_has_no_key_is_no_dead_end(site: Site) -> None:
 @pytest.mark.promise("S-35")
 def test_rules_are_listed_and_ended_over_http(site: Site) -> None:
     asked = site.question(site.parked())
-    body = {"choice": "approve", "rules": [ALLOW], "until": "2999-01-01T00:00:00Z"}
+    body = {"choice": "approve", "rules": [ALLOW], "until": "2999-01-01T00:00:00+02:00"}
     site.as_("supervisor").post(f"/v1/questions/{asked}/decision", json=body)
     bot = site.as_("agent")
     (rule,) = bot.get("/v1/rules").json()["items"]
@@ -85,7 +85,7 @@ def test_rules_are_listed_and_ended_over_http(site: Site) -> None:
         asked,
         True,
     )
-    assert rule["rule"]["when"] == ALLOW["when"]
+    assert (rule["rule"]["when"], rule["expires_at"]) == (ALLOW["when"], "2998-12-31T22:00:00Z")
     address = f"/v1/rules/{rule['id']}"
     assert bot.post(f"{address}/revoke").status_code == 403
     for _ in range(2):
