@@ -196,11 +196,13 @@ def test_an_operator_follows_a_run_and_cancels_another(
         page.until(lambda: len(page.all(".rules form")) == 1)
         assert "olga" in page.text(".rules")
 
-        page.go(f"/runs/{other}")
+        page.go(f"/questions/{site.question(other)}")
+        page.one(".card")
         page.all(".card summary")[-1].click()
         page.one(".card input[name=to]").send_keys("finance")
         page.one(".card form[action$='/delegate'] button").click()
         page.until(lambda: "finance" in page.text(".card .decided"))
+        page.go(f"/runs/{other}")
         for _ in range(2):
             page.one("form[action$='/cancel'] button").click()
         page.until(lambda: page.all("h1 .status.cancelled"))
