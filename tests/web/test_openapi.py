@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from langgraph_durable import Decision
 from tests.web.conftest import Site
 
 EXAMPLES = int(os.environ.get("LANGGRAPH_DURABLE_TEST_EXAMPLES", "12"))
@@ -52,7 +53,10 @@ def api(site: Site) -> Any:
     parked, ended = site.parked(), site.durable.submit("echo", 1, tenant="t_a")
     site.work()
     question = site.question(parked)
-    ids = {"run_id": parked, "question_id": question, "key_id": "0" * 16}
+    large = {"verdict": "allow", "when": [{"argument": "amount_cents", "more_than": 10**9}]}
+    site.durable.decide(site.question(site.parked()), Decision.approve("mei", rules=[large]))
+    rule = site.durable.rules("t_a")[0].id
+    ids = {"run_id": parked, "question_id": question, "key_id": "0" * 16, "rule_id": rule}
     schema = schemathesis.openapi.from_asgi("/v1/openapi.json", site.app)
 
     @schema.hook
