@@ -10,7 +10,7 @@ MINUTES ?= 5
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo up verdicts test check unit docs bench chaos clean
+.PHONY: demo up verdicts test check unit docs kills bench chaos clean
 
 demo: $(VENV)/demo-$(DB).stamp  ## the kill experiment, on SQLite (DB=postgres: on PostgreSQL)
 	$(BIN)/python -m supportpilot.demo --db $(DB)
@@ -32,6 +32,10 @@ check: $(VENV)/dev.stamp
 
 unit: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 3 --dist loadgroup
+
+kills: $(VENV)/dev.stamp  ## H-02 fifty times: SIGKILL before the effect, after it, after its record
+	LANGGRAPH_DURABLE_KILL_ROUNDS=$(or $(ROUNDS),50) $(BIN)/python -m pytest --timeout 3600 \
+	  tests/faults/test_kill.py -k one_effect_wherever
 
 bench: $(VENV)/bench.stamp  ## speed beside the peers, under 15 minutes (QUICK=1: under 3)
 	$(BIN)/python -m benchmarks $(if $(QUICK),--plan quick,--profile --page)

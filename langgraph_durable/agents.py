@@ -101,11 +101,23 @@ def _fits_steps(name: str, graph: Pregel[Any, Any, Any, Any]) -> None:
             f"agent {name!r}: in steps mode the journal keeps the run, so the graph must be compiled "
             "without a checkpointer. Compile it without, or register it with mode='graph'."
         )
+    for node, inner in graph.get_subgraphs(recurse=True):
+        if getattr(inner, "checkpointer", None) is True:
+            raise BadInput(f"agent {name!r}: {kept_inside(node)}")
     if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
         raise BadInput(
             f"agent {name!r}: interrupt_before and interrupt_after need a checkpointer. Use "
             "ctx.ask or interrupt() in the node, or register it with mode='graph'."
         )
+
+
+def kept_inside(node: str) -> str:
+    """Say why a node can't call a graph that keeps its own state."""
+    return (
+        f"node {node!r} calls a graph that was compiled with checkpointer=True: it keeps its state "
+        "from call to call in the checkpointer, and steps mode has none. Compile that graph "
+        "without it, or register the agent with mode='graph'."
+    )
 
 
 def check_input(agent: Agent, given: Any) -> None:

@@ -41,6 +41,7 @@ from langgraph_durable.runs import (
     Refused,
     Retry,
     Run,
+    Signal,
     StandingRule,
     Status,
     Step,
@@ -49,14 +50,24 @@ from langgraph_durable.runs import (
     cost_of,
 )
 from langgraph_durable.secrets import SecretProvider
-from langgraph_durable.store import Inbox, Letters, NewRun, Page, Parked, RunStore, open_engine
+from langgraph_durable.store import (
+    Inbox,
+    Letters,
+    NewRun,
+    NewSignal,
+    Page,
+    Parked,
+    RunStore,
+    open_engine,
+)
 from langgraph_durable.tools import ToolHub
 from langgraph_durable.topics import NOTICES
-from langgraph_durable.values import Types, decode, encode
+from langgraph_durable.values import Types, decode, encode, fingerprint
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_INPUT_BYTES = 1_000_000
+MAX_SIGNAL_BYTES = 256_000
 _ALL = 10_000
 _POLL_SECONDS = (0.02, 0.05, 0.1, 0.25)
 
@@ -426,6 +437,51 @@ class Durable:
         """
         self.get(run_id, tenant)
         return self.store.list_events(run_id, after)
+
+    def send(
+        self,
+        run_id: str,
+        event: str,
+        payload: Any = None,
+        *,
+        tenant: str | None = None,
+        id: str | None = None,
+        by: str = "client",
+    ) -> Signal:
+        """Signal an event to a run, which takes it by `ctx.wait_for`, now or later.
+
+        `id` is the sender's: the same signal again under it changes nothing. Without one each
+        call sends another signal.
+
+        Raises:
+            NotFound: no such run for this tenant.
+            BadInput, NotEncodable, TooLarge: the event has no name, or the payload can't be kept.
+            Conflict: the run has ended, too many signals wait for it, or the id was used for
+                another signal.
+        """
+        check_name("an event", event)
+        if id is not None:
+            check_name("a signal's id", id)
+        where = f"payload of the event {event!r}"
+        text = encode(payload, types=self.types, where=where, limit_bytes=MAX_SIGNAL_BYTES)
+        new = NewSignal(
+            run_id=_sane(run_id),
+            id=id or str(self.services.chance.uuid()),
+            event=event,
+            payload=text,
+            digest=fingerprint(payload, types=self.types, where=where),
+            by=by,
+        )
+        return self.store.send(new, tenant)
+
+    def signals(self, run_id: str, tenant: str | None = None) -> list[Signal]:
+        """Return the signals of a run in the order of arrival, and which step took each.
+
+        Raises:
+            NotFound: no such run for this tenant.
+        """
+        self.get(run_id, tenant)
+        return self.store.list_signals(run_id)
 
     def cancel(self, run_id: str, *, by: str = "client", tenant: str | None = None) -> Status:
         """Cancel a run; `cancelling` while a call that can't be interrupted ends, or steps that

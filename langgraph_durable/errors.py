@@ -24,6 +24,7 @@
     │   ├── NonDeterminismError  replay reached a recorded key with another request
     │   ├── StepConflict         another writer recorded this key first (also control flow)
     │   ├── StepTimeout          a step took longer than its limit
+    │   ├── WaitTimedOut         the event that a step waited for did not come in time
     │   ├── ToolDenied           policy forbids the call
     │   │   └── NotApproved      it needs an approval of exactly this call, and has none
     │   ├── ToolError            a tool failed in a way it meant to report: an answer
@@ -37,7 +38,7 @@
 
     GraphBubbleUp (LangGraph's)
     └── PassEnded                private control flow: never catch it
-        ├── Parked               a question was put, or a timer was set
+        ├── Parked               a question was put, a timer was set, or an event is awaited
         ├── HandedBack           the worker drains
         ├── StepConflict
         └── LeaseLost
@@ -235,6 +236,14 @@ class StepTimeout(StepError, TimeoutError):
         super().__init__(f"step {key!r} took longer than its limit of {limit_seconds:g} s")
 
 
+class WaitTimedOut(StepError, TimeoutError):
+    """An event did not come in time; every replay sees the same, whatever comes later."""
+
+    def __init__(self, key: str, event: str) -> None:
+        self.key, self.event = key, event
+        super().__init__(f"step {key!r}: the event {event!r} did not come in time")
+
+
 class ToolDenied(StepError):
     """Policy forbids the call, whatever anybody approves."""
 
@@ -342,7 +351,7 @@ class PassEnded(GraphBubbleUp):
 
 
 class Parked(PassEnded):
-    """The run leaves its worker: a question was put, or a timer was set."""
+    """The run leaves its worker: a question was put, a timer was set, or an event is awaited."""
 
 
 class HandedBack(PassEnded):

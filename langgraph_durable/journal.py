@@ -26,6 +26,7 @@ from langgraph_durable.runs import (
     Question,
     QuestionState,
     Replayed,
+    Signal,
     Status,
     Step,
     StepState,
@@ -81,6 +82,12 @@ class RunJournal:
     def questions(self) -> Sequence[Question]:
         """Return all questions that the run had put when it was claimed."""
         return self._questions
+
+    async def signals(self, event: str, limit: int) -> Sequence[Signal]:
+        """Return the signals of an event that no step has taken, the oldest first."""
+        return await asyncio.to_thread(
+            self._writer.untaken_signals, self.lease.run_id, event, limit
+        )
 
     async def record(self, step: Step) -> Step:
         """Write a step; returns when it is committed.
@@ -232,6 +239,10 @@ class JournalWriter(threading.Thread):
                 self._inbox.put(end)
                 return
         self._tell([end])
+
+    def untaken_signals(self, run_id: str, event: str, limit: int) -> Sequence[Signal]:
+        """Ask the store, in the calling thread."""
+        return self._store.untaken_signals(run_id, event, limit)
 
     def ring(self) -> None:
         """Look at the leases soon: a run may have been cancelled or taken."""

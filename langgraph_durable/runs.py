@@ -69,6 +69,9 @@ S = Status
 
 FINAL: frozenset[Status] = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED})
 
+#: Left as a row, holding no worker.
+PARKED: frozenset[Status] = frozenset({S.WAITING_HUMAN, S.SLEEPING})
+
 #: Which status may follow which. The store puts `sources(target)` into its WHERE.
 NEXT: Mapping[Status, frozenset[Status]] = {
     S.QUEUED: frozenset({S.RUNNING, S.CANCELLED, S.FAILED}),
@@ -178,6 +181,7 @@ class Run:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    wake_at: datetime | None = None  # parked: when it goes on without anybody's doing
     questions: Sequence[Question] = ()
     usage: Usage = field(default_factory=Usage)
     unwinding: Status | None = None  # how it ends, or ended, once its compensations have run
@@ -210,10 +214,22 @@ class StepState(StrEnum):
     INTENT = "intent"  # a write was about to be made; its outcome is not recorded
     FAILED = "failed"  # the last try failed; not an answer, the call is made again
     ASKING = "asking"  # waits for a person
+    WAITING = "waiting"  # waits for an event; its value is when the time is over
 
 
 StepKind = Literal[
-    "llm", "tool", "once", "ask", "interrupt", "now", "random", "uuid", "sleep", "emit"
+    "llm",
+    "tool",
+    "once",
+    "ask",
+    "interrupt",
+    "now",
+    "random",
+    "uuid",
+    "sleep",
+    "emit",
+    "wait",
+    "patch",
 ]
 
 
@@ -251,6 +267,24 @@ class Compensation:
 
 
 @dataclass(frozen=True, slots=True)
+class Signal:
+    """What somebody outside tells a run: kept until a step of the run takes it.
+
+    `event` is what happened, in the sender's words; `id` is the sender's, and makes a repeat
+    of the same signal change nothing.
+    """
+
+    id: str
+    run_id: str
+    event: str
+    payload: Any
+    sent_by: str
+    sent_at: datetime
+    taken_by: str | None = None  # the key of the step that took it
+    number: int = 0  # grows in the order of arrival
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One journaled call.
 
@@ -277,6 +311,12 @@ class Step:
     recorded_at: datetime | None = None
     compensation: str | None = None  # the call that undoes it, encoded: tool and arguments
     emits: tuple[Emitted, ...] = ()  # on the way to the outbox, never read back
+    takes: int | None = None  # the number of the signal that it takes; never read back
+
+
+def is_settled_patch(step: Step) -> bool:
+    """Whether a step says that the run took the new side of a change: its test may go."""
+    return step.kind == "patch" and step.value == "true"
 
 
 class QuestionState(StrEnum):
@@ -609,16 +649,22 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The run waits for people: `questions` are put and the status changes, together."""
+    """The run waits for people: `questions` are put and the status changes, together.
+
+    A timer or an event that another branch waits for wakes it as well.
+    """
 
     questions: tuple[Question, ...]
+    seconds: float | None = None
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Slept:
-    """The run waits for a time."""
+    """The run waits for a time, for an event, or for what comes first."""
 
-    seconds: float
+    seconds: float | None
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from langgraph.checkpoint.base import (
 from ..errors import LeaseLost
 from ..runs import Lease
 from ..secrets import Revealed
-from .state import clean_metadata
+from .state import clean_metadata, refusal
 
 T = TypeVar("T")
 Act = Callable[[BaseCheckpointSaver[str]], Awaitable[T]]
@@ -114,11 +114,15 @@ class FencedSaver(BaseCheckpointSaver[str]):
 
         Raises:
             LeaseLost: another worker owns the run; nothing was written.
+            NotEncodable: the state has something that LangGraph's serializer can't keep.
         """
         config, metadata = _clean_config(config), clean_metadata(metadata)
-        return await self._write(
-            lambda saver: saver.aput(config, checkpoint, metadata, new_versions), progress=True
-        )
+        try:
+            return await self._write(
+                lambda saver: saver.aput(config, checkpoint, metadata, new_versions), progress=True
+            )
+        except TypeError as error:
+            raise refusal(checkpoint["channel_values"].items(), self.serde, error) from error
 
     async def aput_writes(
         self,
@@ -131,11 +135,16 @@ class FencedSaver(BaseCheckpointSaver[str]):
 
         Raises:
             LeaseLost: another worker owns the run; nothing was written.
+            NotEncodable: the state has something that LangGraph's serializer can't keep.
         """
         ordinary = any(channel not in WRITES_IDX_MAP for channel, _ in writes)
-        await self._write(
-            lambda saver: saver.aput_writes(config, writes, task_id, task_path), progress=ordinary
-        )
+        try:
+            await self._write(
+                lambda saver: saver.aput_writes(config, writes, task_id, task_path),
+                progress=ordinary,
+            )
+        except TypeError as error:
+            raise refusal(writes, self.serde, error) from error
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread.

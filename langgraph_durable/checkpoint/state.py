@@ -24,10 +24,11 @@ import math
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Send
 from pydantic import BaseModel, SecretStr
@@ -154,6 +155,41 @@ class StateSerializer(JsonPlusSerializer):
         if tag == ESCAPED:
             return rewrite(super().loads_typed(("msgpack", encoded)), _unescape)
         return super().loads_typed(data)
+
+
+STATE = "the graph's state"
+WAY_OUT = (
+    "Keep plain data, a pydantic model or a dataclass in the state, or the address of what is "
+    "kept elsewhere."
+)
+
+
+def refusal(
+    values: Iterable[tuple[str, Any]], serde: SerializerProtocol, error: TypeError
+) -> Exception:
+    """Return the error that names the first value which can't be kept; `error` if none is found."""
+    for key, value in values:
+        found = _unkept(value, serde, f"$.{key}")
+        if found is not None:
+            return NotEncodable(STATE, *found, WAY_OUT)
+    return error
+
+
+def _unkept(value: Any, serde: SerializerProtocol, path: str) -> tuple[str, str] | None:
+    try:
+        serde.dumps_typed(value)
+    except TypeError:
+        inner: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, Mapping):
+            inner = ((f".{key}", part) for key, part in value.items())
+        elif isinstance(value, list | tuple | set | frozenset):
+            inner = ((f"[{i}]", part) for i, part in enumerate(value))
+        for name, part in inner:
+            found = _unkept(part, serde, f"{path}{name}")
+            if found is not None:
+                return found
+        return path, f"{type(value).__module__}.{type(value).__qualname__}"
+    return None
 
 
 def _escape(text: str | int) -> str | int:

@@ -1,4 +1,4 @@
-"""`langgraph-durable runs …`: look at runs, cancel and retry them."""
+"""`langgraph-durable runs …`: look at runs, signal events to them, cancel and retry them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from langgraph_durable.cli.options import (
     TenantOption,
     open_durable,
 )
-from langgraph_durable.cli.printing import at, complain, plain, print_json, print_table, say
+from langgraph_durable.cli.printing import (
+    at,
+    complain,
+    from_json,
+    plain,
+    print_json,
+    print_table,
+    say,
+)
 from langgraph_durable.cli.questions import print_questions, question_data
 from langgraph_durable.errors import BadInput
 from langgraph_durable.redaction import Redaction
@@ -26,7 +34,9 @@ from langgraph_durable.runs import Cost, Event, Run, Status, Step, Usage
 from langgraph_durable.testing.replay import export_run
 from langgraph_durable.values import readable
 
-commands = typer.Typer(help="Look at runs, cancel and retry them.", no_args_is_help=True)
+commands = typer.Typer(
+    help="Look at runs, signal events to them, cancel and retry them.", no_args_is_help=True
+)
 
 WATCH_SECONDS = 0.2
 
@@ -131,6 +141,53 @@ def runs_export(
             "say --with-values, and keep the file as you keep the database"
         )
     print_json(export_run(durable, run_id, tenant))
+
+
+@commands.command("send")
+def runs_send(
+    run_id: str,
+    event: Annotated[str, typer.Argument(help="What has happened, by the name that is awaited.")],
+    payload: Annotated[str, typer.Argument(help="What is told with it, as JSON.")] = "null",
+    signal_id: Annotated[
+        str | None, typer.Option("--id", help="The same signal again under it changes nothing.")
+    ] = None,
+    by: ByOption = "operator",
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+) -> None:
+    """Signal an event to a run, which takes it when it waits for it, now or later."""
+    told = from_json("the payload", payload)
+    durable = open_durable(app_path, db)
+    sent = durable.send(run_id, event, told, tenant=tenant, id=signal_id, by=by)
+    taken = f", taken by step {sent.taken_by!r}" if sent.taken_by else ""
+    say(f"signal {sent.id}: {sent.event} to run {run_id}{taken}")
+
+
+@commands.command("signals")
+def runs_signals(
+    run_id: str,
+    app_path: AppOption = None,
+    db: DbOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what was signalled to a run, and which step took it."""
+    durable = open_durable(app_path, db)
+    found = [
+        dataclasses.replace(signal, payload=durable.redaction.shown(signal.payload))
+        for signal in durable.signals(run_id, tenant)
+    ]
+    if as_json:
+        print_json([dataclasses.asdict(signal) for signal in found])
+        return
+    print_table(
+        ("sent", "signal", "event", "payload", "by", "taken by"),
+        [
+            [at(s.sent_at), s.id, s.event, readable(s.payload, 90), s.sent_by, s.taken_by or ""]
+            for s in found
+        ],
+    )
 
 
 @commands.command("cancel")

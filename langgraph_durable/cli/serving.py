@@ -41,6 +41,10 @@ def worker(
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long calls in flight may take to end after a stop.")
     ] = 30.0,
+    tenant_limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many runs of one tenant at once, on all workers together."),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="How much to say.")] = LogLevel.INFO,
 ) -> None:
     """Run what was submitted, until SIGTERM; then hand over and exit with 0."""
@@ -55,6 +59,7 @@ def worker(
         lease_seconds=lease_seconds,
         concurrency=concurrency,
         drain_seconds=drain_seconds,
+        tenant_limit=tenant_limit,
     )
     complain(f"worker {serving.name} serves {app_path}")
     if not serving.serve():

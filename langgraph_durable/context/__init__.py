@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -26,11 +26,13 @@ from langgraph_durable.context.blocking import BlockingContext
 from langgraph_durable.context.calls import Call, perform
 from langgraph_durable.context.emitting import Tells, message
 from langgraph_durable.context.pass_state import PassState
+from langgraph_durable.context.patching import patched
+from langgraph_durable.context.pausing import sleep, wait_for
 from langgraph_durable.context.places import Here, Places, here
 from langgraph_durable.context.questioning import answered, check_question, put
 from langgraph_durable.context.revealing import reveal
 from langgraph_durable.context.tooling import call_tool
-from langgraph_durable.errors import BadInput, DurableError, Parked, UnknownRoute
+from langgraph_durable.errors import BadInput, DurableError, UnknownRoute
 from langgraph_durable.models import ModelRoutes, normalise, usage
 from langgraph_durable.policy import Policy, Standing
 from langgraph_durable.redaction import Redaction
@@ -43,6 +45,7 @@ from langgraph_durable.runs import (
     Question,
     Retry,
     Run,
+    Signal,
     Step,
 )
 from langgraph_durable.secrets import Secret, SecretProvider
@@ -81,6 +84,10 @@ class Journal(Protocol):
 
     def answer(self, key: str, digest: str) -> Question | None:
         """Return the decided or expired question of a key that was put for this payload."""
+        ...
+
+    async def signals(self, event: str, limit: int) -> Sequence[Signal]:
+        """Return the signals of an event that no step has taken, the oldest first."""
         ...
 
     async def record(self, step: Step) -> Step:
@@ -339,7 +346,7 @@ class RunContext:
         step = Call(
             key=key,
             kind="once",
-            name=getattr(call, "__qualname__", ""),
+            name=_name_of(call),
             fingerprint=digest,
             request="" if request is None else self.services.redaction.readable(request),
             make=call,
@@ -456,18 +463,36 @@ class RunContext:
         return value
 
     async def sleep(self, key: str, seconds: float) -> None:
-        """Wait without a worker: the run leaves it and is queued again when the time comes."""
-        if seconds < 0:
-            raise BadInput(f"step {key!r}: a run can't sleep for {seconds:g} seconds")
-        clock = self.services.clock
-        until: datetime = await self._given(
-            key, "sleep", lambda: clock.now() + timedelta(seconds=seconds)
-        )
-        remaining = (until - clock.now()).total_seconds()
-        if remaining > 0:
-            before = self.state.sleep_seconds
-            self.state.sleep_seconds = remaining if before is None else min(before, remaining)
-            raise self.state.end(self.here(), Parked(f"the run sleeps until {until.isoformat()}"))
+        """Wait without a worker: the run leaves it and is queued again when the time comes.
+
+        Raises:
+            BadInput: the time is negative, no finite number, or longer than a century.
+        """
+        await sleep(self, key, seconds)
+
+    async def wait_for(self, key: str, event: str, timeout_seconds: float | None = None) -> Any:
+        """Wait without a worker until somebody signals an event; returns its payload.
+
+        `durable.send(run_id, event, payload)` signals it. A signal that came before the run
+        waits is kept; signals of an event are taken in the order of arrival, each by one step.
+        A signal that is there when the run looks is taken, even when the time is over.
+
+        Raises:
+            WaitTimedOut: none came in time; every replay sees the same. It is a TimeoutError.
+            BadInput: the event has no name, or the time is negative or no finite number.
+            NonDeterminismError: the key was recorded for another event.
+        """
+        return await wait_for(self, key, event, timeout_seconds)
+
+    async def patched(self, id: str) -> bool:
+        """Tell whether this run takes the new side of a change: `if await ctx.patched("tax"):`.
+
+        False for a run that came past this point on the old code, True for one that starts
+        on the new code, or reaches the point on it. Decided once for a run and an id, and
+        recorded: wherever and however often it is asked, the answer stays. See
+        docs/code-changes.md for its limits.
+        """
+        return await patched(self, id)
 
     async def _given(self, key: str, kind: Any, value: Callable[[], Any]) -> Any:
         async def make() -> Any:
@@ -499,6 +524,12 @@ class RunContext:
 
 async def _nothing() -> None:
     """An emit has no call: its message is written with its record."""
+
+
+def _name_of(call: Callable[[], Any]) -> str:
+    """Return a function's name for people; a lambda has none."""
+    name = str(getattr(call, "__qualname__", ""))
+    return "" if name.endswith("<lambda>") else name
 
 
 def _tool_name(tool: Any) -> str:

@@ -39,6 +39,10 @@ class BlockingContext:
         """Ask a person: see `RunContext.ask`."""
         return self.wait(self._ctx.ask(key, question, **options))
 
+    def emit(self, key: str, topic: str, payload: Any) -> Any:
+        """Send a message: see `RunContext.emit`."""
+        return self.wait(self._ctx.emit(key, topic, payload))
+
     def now(self, key: str) -> Any:
         """Return the recorded time: see `RunContext.now`."""
         return self.wait(self._ctx.now(key))
@@ -58,6 +62,14 @@ class BlockingContext:
     def secret(self, name: str) -> Any:
         """Read a secret: see `RunContext.secret`."""
         return self.wait(self._ctx.secret(name))
+
+    def patched(self, id: str) -> bool:
+        """Tell which side of a change this run takes: see `RunContext.patched`."""
+        return self.wait(self._ctx.patched(id))
+
+    def wait_for(self, key: str, event: str, timeout_seconds: float | None = None) -> Any:
+        """Wait for an event without a worker: see `RunContext.wait_for`."""
+        return self.wait(self._ctx.wait_for(key, event, timeout_seconds))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """Have the run's loop do a piece of work, and wait for it here."""

@@ -34,6 +34,7 @@ from langgraph_durable.errors import (
     StoreError,
     ToolDenied,
     ToolError,
+    WaitTimedOut,
 )
 from langgraph_durable.runs import (
     COMPENSATE,
@@ -154,14 +155,19 @@ async def begin_alone(ctx: RunContext, key: str) -> Here:
 def begin(ctx: RunContext, key: str) -> Here:
     """Check a key and take note of its use here."""
     if not ctx.state.unwinding:
-        _check_key(key)
+        check_key(key)
     at = ctx.here()
     ctx.state.gate(at)
     ctx.state.use(key, at)
     return at
 
 
-def _check_key(key: str) -> None:
+def check_key(key: str) -> None:
+    """Refuse a key that people could not read.
+
+    Raises:
+        BadInput: it is empty, too long, not text or not printable.
+    """
     if (
         not isinstance(key, str)
         or not key
@@ -194,7 +200,7 @@ def check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
 
 
 def _check_same(ctx: RunContext, call: Call, known: Step, at: Here) -> None:
-    if known.state is StepState.ASKING:
+    if known.state in (StepState.ASKING, StepState.WAITING):
         return  # nothing was called yet: another request is simply another question
     if ctx.run.mode == "graph" and known.place and known.place != at.path:
         raise DuplicateKey(call.key, known.place, at.path)
@@ -219,6 +225,8 @@ def replay(ctx: RunContext, known: Step) -> Any:
     """Return a recorded answer."""
     ctx.state.answered(known.input_tokens + known.output_tokens)
     if known.value is None and known.error is not None:
+        if known.kind == "wait":
+            raise WaitTimedOut(known.key, known.name)
         raise ToolError(known.error, tool=known.name, key=known.key)
     try:
         return decode(known.value or "null", types=ctx.services.types)

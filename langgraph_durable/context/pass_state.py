@@ -51,7 +51,10 @@ class PassState:
 
     places: Places = field(init=False)
     asked: dict[str, Question] = field(default_factory=dict)  # by key, in the order put
-    sleep_seconds: float | None = None
+    sleep_seconds: float | None = None  # until the first timer of any branch is over
+    interrupts: set[str] = field(default_factory=set)  # places whose `interrupt()` was reached
+    awaited: set[str] = field(default_factory=set)  # events that branches wait for
+    taken: set[int] = field(default_factory=set)  # numbers of signals that this pass took
     draining: bool = False
     lost: PassEnded | None = None
     broken: Exception | None = None  # a step was answered for another call, or would have been
@@ -84,7 +87,12 @@ class PassState:
     @property
     def is_parked(self) -> bool:
         """Whether the run is to leave its worker to wait."""
-        return bool(self.asked) or self.sleep_seconds is not None
+        return bool(self.asked or self.awaited) or self.sleep_seconds is not None
+
+    def wake_in(self, seconds: float) -> None:
+        """Take note that a branch goes on after some seconds; the first of them wakes the run."""
+        before = self.sleep_seconds
+        self.sleep_seconds = seconds if before is None else min(before, seconds)
 
     def gate(self, at: Here) -> None:
         """Let a step begin, or end what wants it.
@@ -195,6 +203,10 @@ class PassState:
             if first.execution == at.execution and round_ == self.round:
                 raise DuplicateKey(key, first.path, f"{at.path} again")
         self._used[key] = (at, self.round)
+
+    def see(self, key: str, at: Here) -> None:
+        """Take note of a key that any code may name, any number of times."""
+        self._used.setdefault(key, (at, self.round))
 
     @property
     def has_used_any(self) -> bool:

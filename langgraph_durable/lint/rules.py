@@ -33,8 +33,8 @@ CODES: Mapping[str, str] = {
     "blocking": "blocks the event loop. Await asyncio.sleep, or use a sync node",
 }
 
-STEPS = frozenset({"llm", "tool", "once", "ask", "now", "uuid", "random", "sleep"})
-_PAUSES = frozenset({"ask", "tool", "sleep"})
+STEPS = frozenset({"llm", "tool", "once", "ask", "now", "uuid", "random", "sleep", "wait_for"})
+_PAUSES = frozenset({"ask", "tool", "sleep", "wait_for"})
 
 _DATETIME = ("now", "utcnow", "today")
 _CLOCK = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langgraph_durable.agents import Agent
@@ -31,6 +31,7 @@ from langgraph_durable.errors import (
     StepConflict,
     ToolDenied,
     ToolError,
+    WaitTimedOut,
 )
 from langgraph_durable.modes import graph as graph_mode
 from langgraph_durable.modes import steps as steps_mode
@@ -44,10 +45,12 @@ from langgraph_durable.runs import (
     Drained,
     Outcome,
     Question,
+    QuestionState,
     Retried,
     Slept,
     Step,
     StepState,
+    is_settled_patch,
 )
 from langgraph_durable.values import message_of, readable
 
@@ -66,6 +69,7 @@ INCURABLE = (
     QuestionSwallowed,
     SecretMissing,
     ToolDenied,
+    WaitTimedOut,
 )
 
 
@@ -146,10 +150,11 @@ def _outcome(
     # A sibling that failed does not hide a question: the question is put, and the failed
     # node runs again, its recorded steps answered, when the run comes back.
     asked = (*state.asked.values(), *(ending.asked if ending else ()))
+    awaited = tuple(sorted(state.awaited))
     if asked:
-        return Asked(asked)
-    if state.sleep_seconds is not None:
-        return Slept(state.sleep_seconds)
+        return Asked(_as_put_before(asked, past), state.sleep_seconds, awaited)
+    if state.is_parked:
+        return Slept(state.sleep_seconds, awaited)
     if error is not None and not isinstance(error, PassEnded):
         return Retried(failure(error), progressed=getattr(ctx.journal, "progressed", False))
     if state.draining or ending is None or ending.drained:
@@ -165,6 +170,16 @@ def is_incurable(error: BaseException) -> bool:
     """Whether no further attempt of the same code can cure an error."""
     answered = isinstance(error, ToolError) and not error.outcome_unknown
     return answered or isinstance(error, INCURABLE)
+
+
+def _as_put_before(asked: Sequence[Question], past: Sequence[Question]) -> tuple[Question, ...]:
+    """Let a question that was open when the pass began keep its id.
+
+    A timer or a signal woke the run while somebody thought about it: whatever they have said
+    meanwhile, it is not put twice.
+    """
+    open_ = {(q.key, q.digest): q.id for q in past if q.state is QuestionState.OPEN}
+    return tuple(replace(q, id=open_.get((q.key, q.digest), q.id)) for q in asked)
 
 
 def _note_unasked(ctx: RunContext, *, is_graph: bool) -> None:
@@ -185,6 +200,7 @@ def _note_unasked(ctx: RunContext, *, is_graph: bool) -> None:
         for step in recorded
         if step.state is StepState.RECORDED
         and step.epoch < ctx.epoch
+        and not is_settled_patch(step)
         and not ctx.state.has_used(step.key)
     ]
     if keys:

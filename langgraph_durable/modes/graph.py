@@ -20,8 +20,9 @@ from langgraph.types import Command, Interrupt, StateSnapshot
 
 from langgraph_durable.agents import Agent
 from langgraph_durable.checkpoint import Savers
+from langgraph_durable.checkpoint.state import STATE, WAY_OUT
 from langgraph_durable.context import RunContext
-from langgraph_durable.errors import CodeChanged, DurableError, QuestionSwallowed
+from langgraph_durable.errors import CodeChanged, DurableError, NotEncodable, QuestionSwallowed
 from langgraph_durable.modes.ending import Ending
 from langgraph_durable.modes.interrupts import (
     Known,
@@ -49,6 +50,7 @@ async def run(
         PassEnded: the run waits, is handed back, or its lease is lost.
         CodeChanged: the node that is to run next is gone; nothing was delivered.
         QuestionSwallowed: an `except` caught a pause, and the graph went on.
+        NotEncodable: the state has something that no checkpoint can keep.
     """
     if agent.graph is None:
         raise DurableError(f"agent {agent.name!r} has no graph")
@@ -56,8 +58,14 @@ async def run(
         # on a copy: the graph keeps the checkpointer that it was compiled with, and its store
         graph = agent.graph.copy({"checkpointer": saver})
         passage = _Passage(agent, ctx, questions, graph, saver)
-        with watching(passage.watch):
-            return await passage.go()
+        try:
+            with watching(passage.watch):
+                return await passage.go()
+        except NotEncodable as error:
+            if error.where != STATE:
+                raise
+            where = f"agent {agent.name!r}, {STATE}"
+            raise NotEncodable(where, error.path, error.kind, WAY_OUT) from error
 
 
 def thread_id(ctx: RunContext) -> str:

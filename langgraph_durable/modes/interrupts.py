@@ -30,8 +30,9 @@ from langgraph.types import Interrupt, interrupt
 from pydantic import TypeAdapter
 from xxhash import xxh3_128_hexdigest
 
+from langgraph_durable.agents import kept_inside
 from langgraph_durable.context import PassState
-from langgraph_durable.errors import CodeChanged, QuestionExpired
+from langgraph_durable.errors import BadInput, CodeChanged, QuestionExpired
 from langgraph_durable.modes import human_in_the_loop
 from langgraph_durable.runs import Choice, Decision, Question, QuestionState, Refused
 from langgraph_durable.values import Types, fingerprint
@@ -85,12 +86,17 @@ class Watch:
 
         Raises:
             NotEncodable: the payload can't be shown to a person.
+            BadInput: in steps mode, inside a graph that keeps its own state.
         """
         local = frame.f_locals
         conf, payload = local["conf"], local["value"]
         namespace, answers = conf[CHECKPOINT_NS], conf[SCRATCHPAD].resume
+        if self.state.places.counts_visits:
+            _refuse_kept(namespace)
         digest = fingerprint(payload, types=self.types, where="the payload of interrupt()")
         ids = [interrupt_id(namespace, slot) for slot in range(len(answers))]
+        path = self.state.places.of(namespace)
+        self.state.interrupts.add(path)
         with self._lock:  # sync tools of one task call from several threads
             self.reached.update(ids)
             used = self._slots.setdefault(counter, set())
@@ -103,7 +109,6 @@ class Watch:
                 return slot
             if self.state.is_left_behind():
                 return len(answers)  # its task has run again since, and asks itself
-            path = self.state.places.of(namespace)
             schema = _json_schema(local["response_schema"])
             id_ = interrupt_id(namespace, len(answers))
             self.put.append(Put(id_, path, len(answers), len(same), payload, digest, schema))
@@ -161,6 +166,17 @@ def _install() -> None:
 
 
 _install()
+
+
+def _refuse_kept(namespace: str) -> None:
+    """Refuse a pause inside a graph with checkpointer=True that registration could not see.
+
+    Its namespace has the bare name of the node that calls it, the same in every pass.
+    """
+    *callers, _ = namespace.split("|")
+    for part in callers:
+        if ":" not in part and not part.isdigit():
+            raise BadInput(kept_inside(part))
 
 
 # --- questions <-> interrupts ----------------------------------------------------------

@@ -56,6 +56,7 @@ from langgraph_durable.runs import (
     Retried,
     Retry,
     Run,
+    Signal,
     Slept,
     StandingRule,
     Status,
@@ -74,6 +75,7 @@ from langgraph_durable.store import (
     rows,
     rules,
     schema,
+    signals,
     steps,
     unwinding,
     waiting,
@@ -87,6 +89,7 @@ from langgraph_durable.store.outbox import Letters, Message
 from langgraph_durable.store.questions import Inbox
 from langgraph_durable.store.queue import Ending, NewRun, Page, Served
 from langgraph_durable.store.rows import Codec
+from langgraph_durable.store.signals import NewSignal
 from langgraph_durable.store.steps import Used, Write
 from langgraph_durable.store.timeline import Timeline
 from langgraph_durable.store.wakeups import Wakeups, notify
@@ -101,6 +104,7 @@ __all__ = [
     "Letters",
     "Message",
     "NewRun",
+    "NewSignal",
     "Page",
     "Parked",
     "RunStore",
@@ -482,7 +486,8 @@ class RunStore:
     def put_steps(self, writes: Sequence[Write], lease_seconds: float) -> list[DurableError | None]:
         """Record steps of many runs in one commit; None, or why one was refused.
 
-        What a step emits is in the outbox by the same commit.
+        What a step emits is in the outbox, and a signal that it takes is taken, by the same
+        commit.
 
         Raises:
             StoreError: the database was away for a third of the lease; try again.
@@ -498,10 +503,15 @@ class RunStore:
                         tx, self._time, write.lease.run_id, told.tenant, told.key, told.topic, told.payload
                     )  # fmt: skip
                 unwinding.tell(tx, self._time, self.codec, write.lease, write.step)
+                if write.step.takes is not None:
+                    signals.take(tx, write.lease.run_id, write.step.takes, write.step.key)
             return refused
 
-        tells = any(w.step.emits or w.step.key.startswith(COMPENSATE) for w in writes)
-        return self._run(work, is_one_statement=not tells, patience_seconds=lease_seconds / 3)
+        more = any(
+            w.step.emits or w.step.takes is not None or w.step.key.startswith(COMPENSATE)
+            for w in writes
+        )
+        return self._run(work, is_one_statement=not more, patience_seconds=lease_seconds / 3)
 
     def put_step(self, lease: Lease, step: Step, lease_seconds: float = 60.0) -> None:
         """Record one step.
@@ -615,15 +625,14 @@ class RunStore:
                 return self._give_up(tx, lease, row, Status.CANCELLED, spared)
             case Unwound(review):
                 return self._unwound(tx, lease, row, spared, review)
-            case Asked(asked):
-                return self._park(tx, lease, row, asked, spared)
-            case Slept(seconds):
-                wake_at = self._time.later(seconds)
+            case Asked():
+                return self._park(tx, lease, row, outcome, spared)
+            case Slept(seconds, awaited):
                 self._leave(
-                    tx, lease, row, Status.SLEEPING, spared, "run_slept",
-                    run_after=wake_at, attempts=0,
+                    tx, lease, row, Status.SLEEPING, spared, "run_slept", {"events": awaited},
+                    wake_at=self._at(seconds), attempts=0,
                 )  # fmt: skip
-                return Status.SLEEPING
+                return self._unless_come(tx, row.id, awaited, Status.SLEEPING)
             case Drained():
                 # to the front: another worker has it at once
                 self._leave(
@@ -737,23 +746,36 @@ class RunStore:
         tx: sa.Connection,
         lease: Lease,
         row: sa.Row[Any],
-        asked: Sequence[Question],
+        outcome: Asked,
         spared: Replayed,
     ) -> Status:
         """Leave the run to people: its questions and its status become true together."""
-        asked = list({question.key: question for question in asked}.values())
+        asked = list({question.key: question for question in outcome.questions}.values())
         new = questions.ask(tx, self._time, self.codec, lease, row.tenant, asked)
         steps.await_people(tx, self._time, lease, asked)
         keys = [question.key for question in asked]
         self._leave(
             tx, lease, row, Status.WAITING_HUMAN, spared, "run_parked", {"questions": keys},
-            asked=row.asked + new, attempts=0,
+            asked=row.asked + new, attempts=0, wake_at=self._at(outcome.seconds),
         )  # fmt: skip
         # a question may have been answered or have expired before the run got here
         if questions.wake(tx, self._time, row.id):
             notify(tx)
             return Status.QUEUED
-        return Status.WAITING_HUMAN
+        return self._unless_come(tx, row.id, outcome.events, Status.WAITING_HUMAN)
+
+    def _at(self, seconds: float | None) -> sa.ColumnElement[Any] | None:
+        return None if seconds is None else self._time.later(seconds)
+
+    def _unless_come(
+        self, tx: sa.Connection, run_id: str, awaited: Sequence[str], parked: Status
+    ) -> Status:
+        """Wake a run at once for whose event a signal came before it was parked."""
+        if not signals.has_come(tx, run_id, awaited):
+            return parked
+        queue.wake(tx, self._time, run_id)
+        notify(tx)
+        return Status.QUEUED
 
     def _requeue(
         self,
@@ -861,6 +883,34 @@ class RunStore:
             reads_only=True,
         )
 
+    # --- signals -----------------------------------------------------------------------
+
+    def send(self, new: NewSignal, tenant: str | None = None) -> Signal:
+        """Keep a signal for a run, and wake the run if it waits for this; see `signals.send`."""
+        _require("run", new.run_id, tenant)
+
+        def work(tx: sa.Connection) -> Signal:
+            signal, is_woken = signals.send(tx, self._time, self.codec, new, tenant)
+            if is_woken:
+                notify(tx)
+            return signal
+
+        return self._run(work)
+
+    def untaken_signals(self, run_id: str, event: str, limit: int) -> list[Signal]:
+        """Return the signals of an event that no step has taken, the oldest first."""
+        return self._run(
+            lambda tx: signals.untaken(tx, self.codec, run_id, event, limit), reads_only=True
+        )
+
+    def list_signals(self, run_id: str) -> list[Signal]:
+        """Return the signals of a run, taken or not, in the order of arrival."""
+        if not _storable(run_id):
+            return []
+        return self._run(lambda tx: signals.of_run(tx, self.codec, run_id), reads_only=True)
+
+    # --- rules -------------------------------------------------------------------------
+
     def list_rules(
         self, tenant: str | None = None, agents: Collection[str] | None = None
     ) -> list[StandingRule]:
@@ -922,7 +972,7 @@ class RunStore:
             tx.execute(
                 sa.update(schema.runs)
                 .where(schema.runs.c.id == run_id)
-                .values(status=target.value, **ended)
+                .values(status=target.value, wake_at=None, **ended)
             )
             if target is Status.CANCELLED:
                 questions.close_all(tx, self._time, run_id)

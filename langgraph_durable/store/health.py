@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from langgraph_durable.runs import FINAL, QuestionState, Status, StepState
+from langgraph_durable.runs import FINAL, PARKED, QuestionState, Status, StepState
 from langgraph_durable.store import rows
 from langgraph_durable.store.rows import Codec
 from langgraph_durable.store.schema import (
@@ -42,6 +42,7 @@ def complaints(tx: sa.Connection, time: Timeline, limit: int = 100) -> list[Comp
         *_nobody_can_take(tx, time, limit),
         *_stuck_leases(tx, time, limit),
         *_overdue_questions(tx, time, limit),
+        *_overdue_timers(tx, time, limit),
         *_orphaned_threads(tx, limit),
         *_undelivered(tx, time, limit),
     ]
@@ -113,6 +114,27 @@ def _overdue_questions(tx: sa.Connection, time: Timeline, limit: int) -> list[Co
             "overdue question",
             row.run_id,
             f"question {row.id} expired at {_at(row.expires_at)}, and no worker has swept it",
+        )
+        for row in found
+    ]
+
+
+def _overdue_timers(tx: sa.Connection, time: Timeline, limit: int) -> list[Complaint]:
+    found = tx.execute(
+        sa.select(runs.c.id, runs.c.wake_at)
+        .where(
+            runs.c.status.in_([status.value for status in PARKED]),
+            runs.c.wake_at.is_not(None),
+            runs.c.wake_at < time.later(-LIVE_SECONDS),
+        )
+        .order_by(runs.c.wake_at)
+        .limit(limit)
+    )
+    return [
+        Complaint(
+            "overdue timer",
+            row.id,
+            f"it was to wake at {_at(row.wake_at)}, and no worker has swept it",
         )
         for row in found
     ]

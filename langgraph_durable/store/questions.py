@@ -47,17 +47,22 @@ def ask(
 ) -> int:
     """Put the questions of a pass; return how many are new.
 
-    A question that is already open with the same payload stays as it is. One whose
-    payload changed is closed and asked again, so that nobody approves what is not shown.
+    A question that is already open with the same payload stays as it is, and so does one
+    that was answered while the pass ran. One whose payload changed is closed and asked again,
+    so that nobody approves what is not shown.
     """
+    named = questions.c.id.in_([question.id for question in asked])
     found = tx.execute(
-        sa.select(questions.c.id, questions.c.key, questions.c.digest).where(
-            questions.c.run_id == lease.run_id, IS_OPEN
+        sa.select(questions.c.id, questions.c.key, questions.c.digest, questions.c.state).where(
+            questions.c.run_id == lease.run_id, sa.or_(IS_OPEN, named)
         )
     ).all()
-    open_ = {row.key: row for row in found}
+    open_ = {row.key: row for row in found if row.state == OPEN}
+    known_ids = {row.id for row in found}
     new = 0
     for question in asked:
+        if question.id in known_ids:
+            continue
         known = open_.get(question.key)
         if known is not None and known.digest == question.digest:
             continue
@@ -324,7 +329,7 @@ def wake(tx: sa.Connection, time: Timeline, run_id: str) -> bool:
     moved = tx.execute(
         sa.update(runs)
         .where(runs.c.id == run_id, runs.c.status == Status.WAITING_HUMAN.value)
-        .values(status=Status.QUEUED.value, run_after=runs.c.created_at)
+        .values(status=Status.QUEUED.value, run_after=runs.c.created_at, wake_at=None)
         .returning(runs.c.tenant)
     ).one_or_none()
     if moved is None:

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.errors import Conflict, DurableError, IllegalMove, LeaseLost
-from langgraph_durable.runs import NEXT, UNWINDING, Lease, Mode, Replayed, Status, sources
+from langgraph_durable.runs import NEXT, PARKED, UNWINDING, Lease, Mode, Replayed, Status, sources
 from langgraph_durable.store import events, rules
 from langgraph_durable.store.bulk import Bulk
 from langgraph_durable.store.schema import ENDED, OWNED, UtcTime, among, runs, steps, workers
@@ -53,19 +53,23 @@ class Served:
     A run of an agent whose *name* nobody live has announced is claimed by an adopting
     worker, which fails it with a message; a known name with another version waits for a
     worker that has it. Without `last_chances` runs are left alone that one more death of
-    their worker would fail.
+    their worker would fail. With `tenant_limit` queued runs wait whose tenant has so many
+    running already, on all workers together.
     """
 
     agents: Collection[tuple[str, str]]
     adopts: bool = True
     live_seconds: float = 60.0
     last_chances: bool = True
+    tenant_limit: int | None = None
 
     @property
     def key(self) -> object:
         """What tells two of them apart, to keep the statement of each."""
         agents = tuple(sorted(self.agents))
-        return (agents, self.adopts, self.live_seconds, self.last_chances)
+        return (
+            agents, self.adopts, self.live_seconds, self.last_chances, self.tenant_limit
+        )  # fmt: skip
 
 
 # --- submit ----------------------------------------------------------------------------
@@ -179,9 +183,12 @@ def claiming(
     due = _candidates(time, served).where(
         among(runs.c.status, Status.QUEUED), runs.c.run_after <= time.now(), _thread_is_free()
     )
+    if served.tenant_limit is not None:
+        due = due.where(runs.c.tenant.not_in(_busy_tenants(served.tenant_limit)))
     over = over.order_by(runs.c.lease_until).limit(1)
     due = due.order_by(runs.c.priority.desc(), runs.c.run_after, runs.c.id)
-    due = due.limit(max(1, limit - 1))
+    # one at a time where tenants have limits: each claim counts what the last one took
+    due = due.limit(1 if served.tenant_limit is not None else max(1, limit - 1))
     # SQLite ignores FOR UPDATE; its write transaction is the lock.
     over, due = (q.with_for_update(skip_locked=True) for q in (over, due))
     if limit == 1:
@@ -218,6 +225,22 @@ def claiming(
         )
         # a rule is asked for with the journal only where there is one
         .returning(*runs.c, rules.any_live(time, tenant).label("has_rules"))
+    )
+
+
+def _busy_tenants(limit: int) -> sa.ScalarSelect[str]:
+    """Who has as many running as it may. The leased rows are few, and have an index.
+
+    Two claims at one instant may both see the last free place: a limit is for fairness, and
+    one run more does no harm.
+    """
+    leased = runs.alias("leased")
+    return (
+        sa.select(leased.c.tenant)
+        .where(among(leased.c.status, *OWNED))
+        .group_by(leased.c.tenant)
+        .having(sa.func.count() >= limit)
+        .scalar_subquery()
     )
 
 
@@ -426,12 +449,32 @@ def shift(tx: sa.Connection, run_id: str, target: Status, **values: Any) -> bool
     return moved.rowcount == 1
 
 
+def wake(tx: sa.Connection, time: Timeline, run_id: str) -> bool:
+    """Queue a parked run, whose row the caller has locked; False if it isn't parked.
+
+    It goes to the front of its priority (it has waited since it was submitted).
+    """
+    moved = tx.execute(
+        sa.update(runs)
+        .where(runs.c.id == run_id, runs.c.status.in_([status.value for status in PARKED]))
+        .values(status=Status.QUEUED.value, run_after=runs.c.created_at, wake_at=None)
+        .returning(runs.c.tenant)
+    ).one_or_none()
+    if moved is not None:
+        events.append(tx, time, run_id, moved.tenant, "run_resumed", "store")
+    return moved is not None
+
+
 def wake_sleepers(tx: sa.Connection, time: Timeline) -> int:
-    """Queue the sleeping runs whose time has come; return how many."""
+    """Queue the parked runs whose time has come; return how many."""
     due = tx.execute(
         sa.update(runs)
-        .where(among(runs.c.status, Status.SLEEPING), runs.c.run_after <= time.now())
-        .values(status=Status.QUEUED.value)
+        .where(
+            runs.c.wake_at.is_not(None),
+            runs.c.wake_at <= time.now(),
+            runs.c.status.in_([status.value for status in PARKED]),
+        )
+        .values(status=Status.QUEUED.value, run_after=runs.c.wake_at, wake_at=None)
         .returning(runs.c.id, runs.c.tenant)
     ).all()
     for row in due:

@@ -14,10 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from langgraph_durable.runs import FINAL, QuestionState, thread_name
-from langgraph_durable.store.schema import among, events, outbox, questions, runs, steps
+from langgraph_durable.store.schema import among, events, outbox, questions, runs, signals, steps
 
 #: Tables that hold a run's rows, by their column `run_id`.
-BELONGING: Sequence[sa.Table] = (steps, questions, events, outbox)
+BELONGING: Sequence[sa.Table] = (steps, questions, signals, events, outbox)
 #: LangGraph's own tables, on either database; those that aren't there are passed over.
 CHECKPOINTS = ("checkpoints", "writes", "checkpoint_writes", "checkpoint_blobs")
 

@@ -19,6 +19,7 @@ from langgraph_durable.runs import (
     QuestionState,
     Refusal,
     Run,
+    Signal,
     Status,
     Step,
     StepState,
@@ -81,6 +82,7 @@ def run(
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
+        wake_at=row.wake_at,
         questions=questions,
         usage=usage or Usage(saved_steps=row.saved_steps, saved_tokens=row.saved_tokens),
         redaction=codec.redaction,
@@ -109,6 +111,20 @@ def step(row: sa.Row[Any]) -> Step:
         seconds=row.seconds,
         recorded_at=row.recorded_at,
         compensation=row.compensation,
+    )
+
+
+def signal(row: sa.Row[Any], codec: Codec) -> Signal:
+    """Build a Signal from a row of `signals`."""
+    return Signal(
+        id=row.id,
+        run_id=row.run_id,
+        event=row.event,
+        payload=codec.decode(row.payload),
+        sent_by=row.sent_by,
+        sent_at=row.sent_at,
+        taken_by=row.taken_by,
+        number=row.number,
     )
 
 

@@ -119,12 +119,13 @@ runs = sa.Table(
     sa.Column("created_at", UtcTime, nullable=False),
     _maybe("started_at", UtcTime),
     _maybe("finished_at", UtcTime),
+    _maybe("wake_at", UtcTime),  # of a parked run: when its timer is over
 )
 
 # Claims look only at these few rows, however many runs are finished or parked.
 _partial("runs_due", runs.c.priority.desc(), runs.c.run_after, runs.c.id, where="status = 'queued'")
 _partial("runs_leased", runs.c.agent, where=LEASED)
-_partial("runs_asleep", runs.c.run_after, where="status = 'sleeping'")
+_partial("runs_to_wake", runs.c.wake_at, where="wake_at IS NOT NULL")
 _partial("runs_on_thread", runs.c.tenant, runs.c.thread, runs.c.created_at, where=UNFINISHED)
 _partial("runs_hold_thread", runs.c.tenant, runs.c.thread, where="holds_thread", unique=True)
 _partial(
@@ -274,6 +275,30 @@ sa.Index("outbox_key", outbox.c.run_id, outbox.c.key, unique=True)
 _partial("outbox_pending", outbox.c.run_id, outbox.c.id, where="state = 'pending'")
 _partial("outbox_due", outbox.c.next_at, where="state = 'pending'")
 _partial("outbox_dead", outbox.c.id, where="state = 'dead'")
+
+signals = sa.Table(  # what people and programs outside tell a run
+    "signals",
+    metadata,
+    sa.Column(
+        "number",  # the order of arrival
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        primary_key=True,
+        autoincrement=True,
+    ),
+    _text("run_id"),
+    _text("id"),  # the sender's
+    _text("event"),
+    _sealed("signals.payload"),
+    # of the payload: a repeat under the same id must bring the same
+    sa.Column("digest", Blinded("signals.digest"), nullable=False),
+    _text("sent_by"),
+    sa.Column("sent_at", UtcTime, nullable=False),
+    _maybe("taken_by"),  # the key of the step
+)
+sa.Index("signals_id", signals.c.run_id, signals.c.id, unique=True)
+_partial(
+    "signals_untaken", signals.c.run_id, signals.c.event, signals.c.number, where="taken_by IS NULL"
+)
 
 events = sa.Table(
     "events",

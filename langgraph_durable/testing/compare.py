@@ -47,6 +47,7 @@ def differences(calm: Aftermath, after: Aftermath) -> list[str]:
         *_doubled(calm, after),
         *_keys(after),
         *_questions(calm, after),
+        *_signals(calm, after),
         *_lost(after),
         *_other_steps(calm, after),
         *_not_asked_again(after),
@@ -144,6 +145,21 @@ def _questions(calm: Aftermath, after: Aftermath) -> Iterator[str]:
 
 def _is_about_a_death(question: Question) -> bool:
     return question.kind == "outcome" or question.key.endswith(HAPPENED)
+
+
+# --- signals -----------------------------------------------------------------------------
+
+
+def _signals(calm: Aftermath, after: Aftermath) -> Iterator[str]:
+    """Each signal is kept once, and the same step takes it."""
+    ours, theirs = ({s.id: s.taken_by for s in seen.signals} for seen in (after, calm))
+    if len(after.signals) > len(ours):
+        yield "a signal was kept twice"
+    for id_ in sorted(ours.keys() | theirs.keys()):
+        if id_ not in ours:
+            yield f"signal {id_!r} was lost or never needed"
+        elif ours[id_] != theirs.get(id_):
+            yield f"signal {id_!r} went to {ours[id_] or 'nobody'} (calm: {theirs.get(id_)})"
 
 
 # --- steps -------------------------------------------------------------------------------

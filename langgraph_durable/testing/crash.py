@@ -128,6 +128,7 @@ def crash_everywhere(
     *,
     mode: Mode = "steps",
     decisions: Decide = agree,
+    signals: Mapping[str, Sequence[Any]] | None = None,
     tools: ToolHub | None = None,
     models: Mapping[str, Any] | None = None,
     rules: Iterable[Rule] = (),
@@ -157,6 +158,8 @@ def crash_everywhere(
             "package.module:name".
         decisions: what people answer; None says nobody does. By default all is approved, and
             what can't be is answered with True. "Did this call happen?" is answered truly.
+        signals: by event, the payloads that are signalled in turn, each when the run waits for
+            it. When none is left nobody signals: the time of the wait goes by.
         ledger: what a graph's own calls are written to (`Ledger.act`); that of
             `RecordingTools` is found by itself and emptied before each run.
         effects: returns a list of what the outside world shows, when that isn't a ledger.
@@ -174,8 +177,8 @@ def crash_everywhere(
     """
     given = {
         "mode": mode, "tools": tools, "models": models or {}, "rules": tuple(rules),
-        "types": tuple(types), "decisions": decisions, "ledger": ledger, "effects": effects,
-        "tenant": tenant, "context": context,
+        "types": tuple(types), "decisions": decisions, "signals": signals or {},
+        "ledger": ledger, "effects": effects, "tenant": tenant, "context": context,
     }  # fmt: skip
     make = _factory(agent, given)
     if processes and not is_factory(agent) and not isinstance(agent, str):

@@ -22,6 +22,7 @@ from langgraph_durable.runs import (
     Refused,
     Retry,
     Run,
+    Signal,
     Status,
     Step,
     StepState,
@@ -70,6 +71,8 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.rows: dict[str, Step] = {}
         self.decided: dict[tuple[str, str], Question] = {}
+        self.sent: list[Signal] = []
+        self.passes = 0  # contexts that were made on it
         self.progressed = False
 
     def recorded(self, key: str) -> Step | None:
@@ -88,10 +91,26 @@ class MemoryJournal:
         """Return the decided question of a key."""
         return self.decided.get((key, digest))
 
+    async def signals(self, event: str, limit: int) -> list[Signal]:
+        """Return the signals of an event that no step has taken, the oldest first."""
+        return [s for s in self.sent if s.event == event and s.taken_by is None][:limit]
+
+    def send(self, event: str, payload: Any = None) -> None:
+        """Signal an event, for `ctx.wait_for`."""
+        number = len(self.sent) + 1
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        self.sent.append(Signal(f"signal-{number}", "", event, payload, "test", at, number=number))
+
     async def record(self, step: Step) -> Step:
         """Keep a step."""
+        if step.takes is not None:
+            self.sent = [
+                replace(s, taken_by=step.key) if s.number == step.takes else s for s in self.sent
+            ]
         known = self.rows.get(step.key)
-        step = replace(step, seq=known.seq if known else len(self.rows) + 1, epoch=1)
+        step = replace(
+            step, seq=known.seq if known else len(self.rows) + 1, epoch=max(1, self.passes)
+        )
         self.rows[step.key] = step
         self.progressed = self.progressed or step.state is StepState.RECORDED
         return step
@@ -124,10 +143,12 @@ def context(
 ) -> RunContext:
     """Return a RunContext on a journal in memory; call it in async code."""
     clock = clock or FakeClock()
+    journal = journal or MemoryJournal()
+    journal.passes += 1
     run = Run(
         id=run_id, tenant=tenant, agent=agent, version="1", mode=mode, thread=run_id,
         status=Status.RUNNING, priority=0, input=input, output=None, error=None, attempts=0,
-        max_attempts=3, epoch=1, worker="test", lease_until=None, run_after=clock.now(),
+        max_attempts=3, epoch=journal.passes, worker="test", lease_until=None, run_after=clock.now(),
         deadline_seconds=None, idempotency_key=None, created_at=clock.now(), started_at=clock.now(),
         finished_at=None,
     )  # fmt: skip
@@ -140,7 +161,7 @@ def context(
         chance=SeededChance(seed),
         retry=Retry(attempts=1),
     )
-    return RunContext(run, Lease(run_id, 1, "test"), journal or MemoryJournal(), services)
+    return RunContext(run, Lease(run_id, journal.passes, "test"), journal, services)
 
 
 @contextmanager

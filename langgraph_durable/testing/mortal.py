@@ -34,7 +34,7 @@ from langgraph_durable.tools import CallInfo, ToolHub, digest
 from langgraph_durable.values import Types, encode
 from langgraph_durable.worker import Worker
 
-_READS = ("get", "list", "find", "question", "check")
+_READS = ("get", "list", "find", "question", "check", "untaken")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")  # LangGraph's ids of tasks: new in every run
 
 
@@ -146,6 +146,11 @@ class MortalStore:
         key = self._store.question(question_id).key
         with self._life.around(f"decision on {key!r}", by_worker=False):
             return self._store.decide(question_id, decision, **options)
+
+    def send(self, new: Any, tenant: str | None = None) -> Any:
+        """Tell of a signal."""
+        with self._life.around(f"signal {new.id!r}", by_worker=False):
+            return self._store.send(new, tenant)
 
     # What a worker does:
 

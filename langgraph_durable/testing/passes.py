@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,11 +21,13 @@ from langgraph_durable.errors import DurableError
 from langgraph_durable.runs import (
     COMPENSATE,
     HAPPENED,
+    PARKED,
     Decision,
     Event,
     Question,
     QuestionState,
     Run,
+    Signal,
     Status,
     Step,
     StepState,
@@ -63,6 +66,7 @@ class Aftermath:
     acknowledged: frozenset[str]  # steps whose record was reported as committed
     kept: Sequence[Mapping[str, Step]] = ()  # what was recorded when each life ended
     unreached: Sequence[Point] = ()
+    signals: Sequence[Signal] = ()
     trouble: Sequence[str] = ()
 
 
@@ -108,6 +112,7 @@ class Client:
 
     run_id: str | None = None
     clicked: tuple[str, Decision] | None = None  # the last one: its answer may have been lost
+    said: tuple[str, Any, str] | None = None  # the last signal: event, payload, id
 
 
 @dataclass
@@ -134,10 +139,13 @@ class Player:
             # who got no answer submits again, under the same idempotency key
             run_id = self.client.run_id = self.client.run_id or self._submit()
             self._click_again()
+            self._say_again()
             for _ in range(MAX_TURNS):
                 run = self.durable.get(run_id)
                 if run.status.is_final:
                     return run_id
+                if run.status in PARKED and self._signal(run):
+                    continue
                 if run.status is Status.WAITING_HUMAN:
                     self._decide(run)
                     continue
@@ -163,6 +171,32 @@ class Player:
     def _wait_until(self, time: datetime) -> None:
         if time > self.clock.now():
             self.clock.turn_to(time)
+
+    # --- who signals -------------------------------------------------------------------
+
+    def _signal(self, run: Run) -> bool:
+        """Send the next signal of an event that the run waits for; False if there is none."""
+        sent = Counter(signal.event for signal in self.durable.signals(run.id))
+        for step in self.durable.journal(run.id):
+            script = self.scene.signals.get(step.name, ())
+            if step.state is StepState.WAITING and sent[step.name] < len(script):
+                number = sent[step.name]
+                self.client.said = (step.name, script[number], f"{step.name}-{number + 1}")
+                self._send(run.id)
+                return True
+        return False
+
+    def _say_again(self) -> None:
+        """Send again what was sent last: the answer may have been lost in the crash."""
+        if self.client.said is not None and self.client.run_id is not None:
+            known = {signal.id for signal in self.durable.signals(self.client.run_id)}
+            if self.client.said[2] in known:
+                self._send(self.client.run_id)
+
+    def _send(self, run_id: str) -> None:
+        if self.client.said is not None:
+            event, payload, id_ = self.client.said
+            self.durable.send(run_id, event, payload, id=id_)
 
     # --- the person --------------------------------------------------------------------
 
@@ -250,6 +284,7 @@ class Player:
             values={s.key: durable.value(s) for s in steps if s.state is StepState.RECORDED},
             events=durable.events(run_id),
             questions=durable.questions(run_id=run_id, state=None),
+            signals=durable.signals(run_id),
             shown=self.scene.shown(),
             calls=list(trace.calls),
             reached=list(trace.points),
@@ -260,6 +295,10 @@ class Player:
 def _due(run: Run) -> datetime:
     if run.status in (Status.RUNNING, Status.CANCELLING) and run.lease_until is not None:
         return run.lease_until + timedelta(seconds=1)
+    if run.status in PARKED:
+        if run.wake_at is None:
+            raise Stuck("the run waits for an event that nobody signals, without end")
+        return run.wake_at
     return run.run_after
 
 

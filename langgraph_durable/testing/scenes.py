@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class Scene:
         agent: a graph, an async function `(ctx, input)`, or what `durable.graph` returned.
         mode: of a graph that isn't registered yet.
         decisions: what people answer; None says that nobody answers, until it expires.
+        signals: by event, the payloads that are signalled in turn, each when the run waits for
+            it; when none is left nobody signals, until the time is over.
         ledger: what the outside world saw; that of `RecordingTools` is found by itself.
         effects: returns what the outside world shows at the end, when that isn't a ledger.
     """
@@ -50,6 +52,7 @@ class Scene:
     rules: Iterable[Rule] = ()
     types: Iterable[type] = ()
     decisions: Decide = agree
+    signals: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     ledger: Ledger | None = None
     effects: Callable[[], Any] | None = None
     tenant: str = "default"

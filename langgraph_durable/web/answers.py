@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, Field, JsonValue
 
 from langgraph_durable.keys import ApiKey, Issued
+from langgraph_durable.redaction import Redaction
 from langgraph_durable.runs import (
     Choice,
     Cost,
@@ -20,6 +21,7 @@ from langgraph_durable.runs import (
     QuestionState,
     Refusal,
     Run,
+    Signal,
     StandingRule,
     Status,
     Step,
@@ -102,6 +104,7 @@ class RunOut(BaseModel):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    wake_at: datetime | None = Field(description="Parked: when its timer is over.")
     open_questions: int
     usage: UsageOut
     error: ErrorOut | None
@@ -149,6 +152,31 @@ class StepOut(BaseModel):
             output_tokens=step.output_tokens,
             recorded_at=step.recorded_at,
             undone=None if undone is None else text(undone),
+        )
+
+
+class SignalOut(BaseModel):
+    """What somebody outside told a run."""
+
+    id: str
+    run_id: str
+    event: str
+    payload: Plain
+    sent_by: str
+    sent_at: datetime
+    taken_by: str | None = Field(description="The key of the step that took it.")
+
+    @classmethod
+    def of(cls, signal: Signal, redaction: Redaction) -> SignalOut:
+        """Show a signal, but for its redacted fields."""
+        return cls(
+            id=text(signal.id),
+            run_id=signal.run_id,
+            event=text(signal.event),
+            payload=plain(redaction.shown(signal.payload)),
+            sent_by=text(signal.sent_by),
+            sent_at=signal.sent_at,
+            taken_by=None if signal.taken_by is None else text(signal.taken_by),
         )
 
 
@@ -388,6 +416,7 @@ def _run_fields(run: Run, cost: Cost | None) -> dict[str, Any]:
         "created_at": run.created_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
+        "wake_at": run.wake_at,
         "open_questions": len(run.questions),
         "usage": UsageOut.of(run.usage, cost),
         "error": _error(run.error),

@@ -56,6 +56,17 @@ class SubmitBody(Body):
     max_attempts: int | None = Field(default=None, ge=1, le=1_000)
 
 
+class SignalBody(Body):
+    """An event to signal to a run."""
+
+    event: Name
+    payload: JsonValue = None
+    id: Name | None = Field(
+        default=None,
+        description="The sender's id: the same signal again under it changes nothing.",
+    )
+
+
 class ToolCallRef(BaseModel):
     """AgentScope's tool call: its id is a step's key, or a question's id."""
 

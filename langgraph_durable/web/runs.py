@@ -18,6 +18,7 @@ from langgraph_durable.web.answers import (
     QuestionOut,
     RunDetail,
     RunOut,
+    SignalOut,
     StatusOut,
     WaitOut,
 )
@@ -26,6 +27,7 @@ from langgraph_durable.web.bodies import (
     ApproveBody,
     ConfirmBody,
     RunsQuery,
+    SignalBody,
     SubmitBody,
     WaitQuery,
 )
@@ -161,6 +163,27 @@ async def wait_for_run(
     run = await streams.wait(watch, caller, run_id, query.timeout_seconds)
     shown = await asyncio.to_thread(_detail, caller, run)
     return WaitOut(outcome=streams.outcome(run), run=shown)
+
+
+@routes.post("/{run_id}/signals", responses=responses(403, 404, 409, 413))
+def signal_run(caller: Known, run_id: str, body: SignalBody) -> SignalOut:
+    """Signal an event to a run, which takes it when it waits for it, now or later."""
+    run = caller.run(run_id)
+    caller.need(AGENT, "signalling an event to a run")
+    sent = caller.durable.send(
+        run.id, body.event, body.payload, tenant=caller.tenant, id=body.id, by=caller.name
+    )
+    return SignalOut.of(sent, caller.durable.redaction)
+
+
+@routes.get("/{run_id}/signals", responses=responses(404))
+def list_signals(caller: Known, run_id: str) -> Listed[SignalOut]:
+    """List the signals of a run in the order of arrival, and which step took each."""
+    run = caller.run(run_id)
+    found = caller.durable.signals(run.id, caller.tenant)
+    redaction = caller.durable.redaction
+    shown = [SignalOut.of(signal, redaction) for signal in found]
+    return Listed[SignalOut](items=shown, next=None)
 
 
 @routes.post("/{run_id}/cancel", responses=responses(403, 404, 409))

@@ -38,14 +38,20 @@ def default_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
-def _check_limits(lease_seconds: float, concurrency: int, drain_seconds: float) -> None:
+def _check_limits(
+    lease_seconds: float, concurrency: int, drain_seconds: float, tenant_limit: int | None
+) -> None:
     # written so that nan, which is neither above nor below, is refused too
     if not 0 < lease_seconds <= MAX_SECONDS:
         raise BadInput(
             f"lease_seconds is above 0, at most {MAX_SECONDS:,} (a day), not {lease_seconds!r}"
         )
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise BadInput(f"concurrency is a whole number, 1 or more, not {concurrency!r}")
+    counts = {"concurrency": concurrency}
+    if tenant_limit is not None:
+        counts["tenant_limit"] = tenant_limit
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise BadInput(f"{name} is a whole number, 1 or more, not {count!r}")
     if not 0 <= drain_seconds <= MAX_SECONDS:
         raise BadInput(
             f"drain_seconds is 0 or more, at most {MAX_SECONDS:,} (a day), not {drain_seconds!r}"
@@ -64,6 +70,9 @@ class Worker:
         adopt_unknown: fail runs of an agent that no live worker has, with a message
             (False: leave them in the queue).
         drain_seconds: how long steps in flight may take to end after a stop.
+        tenant_limit: how many runs of one tenant may run at once, on all workers together, as
+            far as this one claims; by default any number. Runs are claimed by priority and
+            age, so without it one tenant's crowd makes the others wait.
 
     Raises:
         BadInput: a time or number is outside its limits.
@@ -78,13 +87,15 @@ class Worker:
         concurrency: int = 8,
         adopt_unknown: bool = True,
         drain_seconds: float = 30.0,
+        tenant_limit: int | None = None,
     ) -> None:
-        _check_limits(lease_seconds, concurrency, drain_seconds)
+        _check_limits(lease_seconds, concurrency, drain_seconds, tenant_limit)
         self.durable = durable
         self.name = name or default_name()
         self.lease_seconds = lease_seconds
         self.concurrency = concurrency
         self.drain_seconds = drain_seconds
+        self.tenant_limit = tenant_limit
         self._adopts = adopt_unknown
         self._stopping = False  # claim nothing more
         self._told = False  # by stop()
@@ -221,6 +232,7 @@ class Worker:
             [(a.name, a.version) for a in self.durable.agents],
             self._adopts,
             last_chances=not engine.has_suspect,
+            tenant_limit=self.tenant_limit,
         )
         # few sizes: each has a statement that is built once
         limit = next(size for size in CLAIM_SIZES if size <= limit)

@@ -35,6 +35,10 @@ def test_sigterm_hands_the_run_over(town, mode):
     assert run.attempts == 0
     assert "run_handed_back" in town.events(run_id)
     assert "run_taken_over" not in town.events(run_id)
+    # under a second after the end of the last step another worker has it
+    claimed = [e.at for e in town.durable.events(run_id) if e.type == "run_claimed"]
+    recorded = town.step(run_id, "hold").recorded_at
+    assert (claimed[1] - recorded).total_seconds() < 1.0
     # what was in flight was recorded by the first, and not called again
     assert [c.pid for c in town.ledger.calls("hold", run_id)] == [first.pid]
     assert town.step(run_id, "hold").epoch == 1

@@ -10,7 +10,7 @@ from desk import Desk, at_once, question, step
 
 from langgraph_durable.clock import SystemClock
 from langgraph_durable.runs import Asked, Broke, Done, Drained, Retried, Slept, Status
-from langgraph_durable.store import RunStore, schema
+from langgraph_durable.store import Claim, RunStore, Served, schema
 from langgraph_durable.testing.fakes import FakeClock
 from langgraph_durable.worker import Worker, default_name
 
@@ -289,3 +289,22 @@ def test_a_time_beyond_any_calendar_is_a_long_time_not_an_error(desk: Desk):
         claim = desk.started()
         assert desk.store.settle(claim.lease, Slept(seconds)) is Status.SLEEPING
     assert desk.store.sweep() == 0
+
+
+@pytest.mark.promise("S-61")
+def test_a_tenant_over_its_limit_lets_others_go_first(live: Desk):
+    crowd = [live.submit(tenant="crowd") for _ in range(5)]
+    other = live.submit(tenant="other")
+    served = Served([("a", "1")], tenant_limit=2)
+
+    def claim() -> Claim | None:
+        return live.store.claim("w", 60.0, served)
+
+    claims = [claim() for _ in range(4)]
+    assert [c.run.id if c else None for c in claims] == [crowd[0].id, crowd[1].id, other.id, None]
+    assert claims[0] is not None
+    live.store.settle(claims[0].lease, Done("1"))
+    again = claim()
+    assert again is not None
+    assert again.run.id == crowd[2].id
+    assert live.take().run.id == crowd[3].id  # a worker without a limit takes what is next

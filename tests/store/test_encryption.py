@@ -96,6 +96,7 @@ def lived_in(url: str, keys: list[str] | None) -> list[str]:
     approve_all(durable)
     waiting = [durable.submit("pay", {"note": MARKER}), durable.submit("graph", {"said": MARKER})]
     Worker(durable).run_until_idle()
+    durable.send(waiting[0], "told", MARKER)
     durable.close()
     return [*ended, *waiting]
 
@@ -153,6 +154,7 @@ def test_without_keys_payloads_are_plain_and_found(sqlite_url: str) -> None:
     assert {"questions.payload", "questions.decision", "outbox.payload", "events.data"} <= set(
         found
     )
+    assert "signals.payload" in found
     ours = {place for place in found if place.partition(".")[0] in schema.metadata.tables}
     assert ours <= sealed
 

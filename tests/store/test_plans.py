@@ -52,7 +52,7 @@ def crowded(live: Desk) -> Desk:
         fill(tx, STEPS.format(20_000))
         fill(tx, EVENTS.format(20_000))
         tx.exec_driver_sql(
-            "UPDATE runs SET run_after = '2099-01-01 00:00:00' WHERE status = 'sleeping'"
+            "UPDATE runs SET wake_at = '2099-01-01 00:00:00' WHERE status = 'sleeping'"
         )
         tx.exec_driver_sql("ANALYZE")
     return live
@@ -110,7 +110,7 @@ def test_statements_of_a_busy_day_find_their_rows_by_an_index(crowded: Desk):
         ("tenant", lambda: store.list_runs(Page(tenant="t7", limit=50)), ["runs_by_tenant"]),
         ("newest", lambda: store.list_runs(Page(limit=50)), ["runs_by_time"]),
         ("inbox", lambda: store.list_questions(Inbox(tenant="t7")), ["questions_inbox"]),
-        ("sweep", store.sweep, ["runs_asleep", "questions_due"]),
+        ("sweep", store.sweep, ["runs_to_wake", "questions_due"]),
         ("audit", lambda: store.list_events("succeeded7"), ["events_of_run"]),
         ("journal", lambda: store.load(lease), ["questions_of_run"]),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -99,6 +100,20 @@ def test_a_message_that_nobody_takes_is_refused_where_it_is_sent(database_url: s
     assert run.error is not None
     assert "no sink takes the topic 'nowhere'" in run.error["message"]
     durable.close()
+
+
+def test_sync_code_emits_as_well(sqlite_url: str) -> None:
+    inbox = Inbox()
+    durable = Durable(sqlite_url, outbox={"mail": inbox})
+
+    @durable.agent("thank")
+    async def thank(ctx: RunContext, _given: Any) -> None:
+        await asyncio.to_thread(lambda: ctx.blocking.emit("thanks", "mail", {"to": "c_42"}))
+
+    run_id = durable.submit("thank")
+    Worker(durable).run_until_idle()
+    durable.relay.deliver()
+    assert inbox.seen == [f"{run_id}:thanks"]
 
 
 @pytest.mark.promise("S-80")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import threading
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -320,6 +321,40 @@ def test_steps_mode_refuses_what_it_can_not_keep(shop: Shop) -> None:
         shop.deploy(graph.compile(checkpointer=InMemorySaver()), "steps")
     with pytest.raises(BadInput, match="interrupt_before"):
         shop.deploy(graph.compile(interrupt_before=["node"]), "steps")
+
+
+def test_steps_mode_refuses_a_graph_inside_that_keeps_its_own_state(shop: Shop) -> None:
+    inner = chain(("ask", lambda _: {"notes": [interrupt("?")]})).compile(checkpointer=True)
+
+    async def seen(_state: Notes) -> Notes:
+        return await inner.ainvoke({"notes": []})  # type: ignore[return-value]
+
+    hidden = {"graph": inner}
+
+    async def unseen(_state: Notes) -> Notes:
+        return await hidden["graph"].ainvoke({"notes": []})  # type: ignore[return-value]
+
+    with pytest.raises(BadInput, match=r"node 'caller' calls a graph .* checkpointer=True"):
+        shop.deploy(chain(("caller", seen)), "steps")
+    shop.deploy(chain(("caller", unseen)), "steps")
+    error = failed(shop.begin({"notes": []}))
+    assert error["type"] == "BadInput"
+    assert (
+        "node 'caller' calls a graph that was compiled with checkpointer=True" in error["message"]
+    )
+    assert shop.run.attempts == 0
+    shop.deploy(chain(("caller", seen)), "graph")
+    waits(shop.begin({"notes": []}))
+    assert succeeded(shop.answer("yes"))["notes"] == ["yes"]
+
+
+def test_graph_state_that_can_not_be_kept_is_named_and_not_tried_again(any_shop: Shop) -> None:
+    any_shop.deploy(chain(("node", lambda _: {"notes": [{"lock": threading.Lock()}]})), "graph")
+    error = failed(any_shop.begin({"notes": []}))
+    assert error["type"] == "NotEncodable"
+    assert "agent 'agent', the graph's state: the value at $.notes[0].lock" in error["message"]
+    assert "_thread.lock" in error["message"]
+    assert any_shop.run.attempts == 0
 
 
 @pytest.mark.parametrize("where", ["before", "after", "before all"])

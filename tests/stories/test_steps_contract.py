@@ -193,6 +193,15 @@ def test_what_is_uncertain_is_the_same_on_replay(any_shop: Shop, mode: str) -> N
     assert shop.run.usage.saved_steps == 6
 
 
+def test_a_lambda_has_no_name_to_show(shop: Shop):
+    async def node(_state: Notes) -> Notes:
+        return {"notes": [await current_run().once("key", lambda: 1)]}
+
+    shop.deploy(one_node(node))
+    succeeded(shop.begin({"notes": []}))
+    assert shop.journal["key"].name == ""
+
+
 @pytest.mark.promise("S-10")
 def test_one_tool_in_two_roles_has_two_keys(shop: Shop, mode: str) -> None:
     bank = Bank()

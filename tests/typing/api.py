@@ -25,6 +25,7 @@ from langgraph_durable import (
     Worker,
     current_run,
 )
+from langgraph_durable.runs import Signal
 
 
 class State(TypedDict, total=False):
@@ -72,6 +73,9 @@ async def stamp(state: State) -> State:
     assert_type(await ctx.now("at"), datetime)
     assert_type(await ctx.uuid("id"), UUID)
     assert_type(await ctx.random("dice"), float)
+    assert_type(await ctx.patched("change"), bool)
+    assert_type(await ctx.sleep("nap", 60), None)
+    print(await ctx.wait_for("payment", "paid", timeout_seconds=60))
     return {}
 
 
@@ -92,6 +96,7 @@ async def check(ctx: RunContext, inp: dict[str, str]) -> dict[str, str]:
 
 run_id = durable.submit("support", {"ticket": "…"}, tenant="t_acme", idempotency_key="ticket-42")
 assert_type(run_id, str)
+assert_type(durable.send(run_id, "paid", {"cents": 42}, tenant="t_acme", id="evt_1"), Signal)
 run = durable.get(run_id, tenant="t_acme")
 assert_type(run, Run)
 assert_type(run.status, Status)

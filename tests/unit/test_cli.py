@@ -182,6 +182,20 @@ def test_another_tenants_run_is_not_found(run: Any, parked: str, sqlite_url: str
         assert run("runs", *command, parked, "--db", sqlite_url, "--tenant", "evil").code == 3
 
 
+def test_send_and_signals(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
+    send = ("runs", "send", parked, "paid", '{"cents": 42}', "--id", "evt_1", "--db", sqlite_url)
+    first = run(*send, "--by", "bank")
+    assert first.code == 0
+    assert "signal evt_1: paid" in first.out
+    assert run(*send).code == 0  # the same again
+    other = run("runs", "send", parked, "paid", "43", "--id", "evt_1", "--db", sqlite_url)
+    assert (other.code, "evt_1" in other.err) == (4, True)
+    assert "JSON" in run("runs", "send", parked, "paid", "{", "--db", sqlite_url).err
+    (listed,) = json.loads(run("runs", "signals", parked, "--json", "--db", sqlite_url).out)
+    assert (listed["payload"], listed["sent_by"]) == ({"cents": 42}, "bank")
+    assert "evt_1" in run("runs", "signals", parked, "--db", sqlite_url).out
+
+
 def test_cancel_and_retry(run: Any, durable: Durable, parked: str, sqlite_url: str) -> None:
     cancelled = run("runs", "cancel", parked, "--by", "mei", "--db", sqlite_url)
     assert cancelled.code == 0

@@ -309,6 +309,25 @@ def test_a_decision_that_comes_too_late_is_refused_not_dropped(site: Site) -> No
     problem(operator.post(f"/v1/runs/{run_id}/retry"), 409)
 
 
+def test_an_event_is_signalled_to_a_run_once(site: Site) -> None:
+    run_id = site.parked()
+    agent, path = site.as_("agent"), f"/v1/runs/{run_id}/signals"
+    body = {"event": "paid", "payload": {"cents": 42}, "id": "evt_1"}
+
+    first = agent.post(path, json=body)
+    assert first.status_code == 200, first.text
+    assert (first.json()["sent_by"], first.json()["taken_by"]) == ("agent of t_a", None)
+    assert agent.post(path, json=body).json() == first.json()
+    problem(agent.post(path, json={**body, "payload": None}), 409)
+    problem(agent.post(path, json={**body, "id": "evt_2", "payload": "x" * 300_000}), 413)
+    problem(agent.post(path, json={"event": ""}), 422)
+    problem(site.as_("supervisor").post(path, json=body), 403)
+    assert agent.get(path).json()["items"] == [first.json()]
+
+    site.as_("operator").post(f"/v1/runs/{run_id}/cancel")
+    problem(agent.post(path, json={"event": "shipped"}), 409)
+
+
 def test_an_operator_retries_what_failed_and_an_agent_may_not(site: Site) -> None:
     run_id = site.as_("agent").post("/v1/runs", json={"agent": "fails"}).json()["id"]
     site.work()

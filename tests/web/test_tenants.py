@@ -14,6 +14,7 @@ from tests.web.conftest import Site
 
 BODIES: dict[str, Any] = {
     "approve": {},
+    "signals": {"event": "paid"},
     "decision": {"choice": "approve"},
     "rotate": {"grace_seconds": 0},
     "delegate": {"role": "boss"},
