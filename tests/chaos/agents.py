@@ -16,6 +16,7 @@ from tests.chaos.ledger import Client
 from tests.chaos.orders import AMOUNT, KINDS, MODES
 
 NAP_SECONDS = 0.7
+CHEW_SECONDS = 0.2
 HURRY_SECONDS = 1.5
 #: A run is never given up here: how often a worker dies says nothing about the run.
 TRIES = {"max_attempts": 1_000, "retry": Retry(first_seconds=0.05, limit_seconds=0.5)}
@@ -134,8 +135,13 @@ async def _nap(order: str, part: str) -> None:
     await current_run().sleep(f"nap:{part}", NAP_SECONDS)
 
 
+async def _chew(order: str, part: str) -> None:
+    """Work without a step: who is frozen here wakes to write a checkpoint."""
+    await asyncio.sleep(CHEW_SECONDS)
+
+
 ACTS: Mapping[str, Act] = {
-    "think": _think, "read": _read, "nap": _nap, "pay": _pay, "charge": _charge,
+    "think": _think, "read": _read, "nap": _nap, "chew": _chew, "pay": _pay, "charge": _charge,
     "confirm": _confirm, "ask": _ask, "hurry": _hurry, "post": _post, "mail": _mail,
     "tell": _tell, "told": _told,
 }  # fmt: skip

@@ -18,7 +18,7 @@ WEIGHTS: Mapping[str, float] = {
     "kill worker": 70,
     "kill all workers": 3,
     "stop worker in good order": 3,
-    "freeze worker": 9,
+    "freeze worker": 20,
     "kill API": 6,
     "kill ledger": 6,
     "end all connections": 4,
@@ -64,7 +64,7 @@ def plan(kind: str, seed: int, every: float, lease: float, can_fill: bool) -> It
     weights = [WEIGHTS[name] for name in names]
     while True:
         what = chance.choices(names, weights)[0]
-        lasts = lease * (1.2 + chance.random()) if what == "freeze worker" else chance.random()
+        lasts = lease * (1.15 + chance.random() / 2) if what == "freeze worker" else chance.random()
         yield Fault(
             min(chance.expovariate(1 / every), 4 * every),
             what,
