@@ -235,8 +235,10 @@ class Faults:
         """Leave no space on the disk of the database for a while."""
         database = self.town.database
         assert isinstance(database, Sqlite)
-        if self._frozen:
-            return  # one of them may hold the lock of the file
+        for _, worker in self._frozen:  # one of them may hold the lock of the file
+            if worker.is_alive:
+                worker.send(signal.SIGCONT)
+        self._frozen.clear()
         if database.fill():
             self._note("disk full")
         time.sleep(0.5 + 2 * fault.seconds)
