@@ -51,8 +51,11 @@ def lint_command(
     target: Annotated[str, typer.Argument(help="package.module:name of a graph or a Durable.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Name the lines of nodes that would differ on replay; exit with 1 if there are any."""
+    """Name the lines that would differ on replay or write twice; exit with 1 if there are any."""
     found = [f for graph in _graphs(target).values() for f in lint.check(graph)]
+    app = imported(target)
+    if isinstance(app, Durable):
+        found += lint.check(app.services.tools)
     if as_json:
         print_json(found)
     else:

@@ -8,9 +8,12 @@ This is a reader, not a proof: code that it can't see (C, other packages, dynami
 not judged. `testing.replay_check` finds what it misses.
 """
 
+from langgraph_durable.lint.finding import CODES, Finding
 from langgraph_durable.lint.report import MigrationReport, migration_report
-from langgraph_durable.lint.rules import CODES, Finding, check_function
+from langgraph_durable.lint.rules import check_function
 from langgraph_durable.lint.sources import NodeSource, nodes_of
+from langgraph_durable.lint.writes import check_tools
+from langgraph_durable.tools import ToolHub
 
 __all__ = [
     "CODES",
@@ -25,7 +28,9 @@ __all__ = [
 
 
 def check(target: object) -> list[Finding]:
-    """Return the findings of a graph, a StateGraph, an agent's function or a Durable's agent."""
+    """Return the findings of a graph, a StateGraph, an agent's function, or the tools of a hub."""
+    if isinstance(target, ToolHub):
+        return check_tools(target)
     found: dict[tuple[str, int, str, str], Finding] = {}
     for node in nodes_of(target):
         for function in node.reachable():

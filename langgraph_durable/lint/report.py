@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from langgraph.types import interrupt
 
-from langgraph_durable.lint.rules import STEPS, Finding, _step, check_function
+from langgraph_durable.lint.finding import Finding
+from langgraph_durable.lint.rules import STEPS, _step, check_function
 from langgraph_durable.lint.sources import NodeSource, names_of, nodes_of, resolve, tree_of
 
 _ADR = """\

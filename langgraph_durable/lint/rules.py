@@ -10,7 +10,6 @@ import secrets
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -18,20 +17,9 @@ from langchain_core.language_models import BaseLanguageModel
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
 
+from langgraph_durable.lint.finding import CODES, Finding
 from langgraph_durable.lint.sources import names_of, resolve, tree_of
-
-CODES: Mapping[str, str] = {
-    "clock": "reads the clock: a replay would see another time. Use ctx.now(key)",
-    "random": "draws a random number: a replay would draw another. Use ctx.random(key)",
-    "uuid": "makes an id: a replay would make another. Use ctx.uuid(key)",
-    "environment": "reads the environment, which a deploy may change. Put it into the run's input",
-    "network": "calls the network outside of a step, again on every replay. Use ctx.tool or ctx.once",
-    "model": "asks a model outside of a step: it is asked, and paid, again on every replay. Use ctx.llm",
-    "swallowed": "puts a question under an `except` that catches the pause. Re-raise GraphBubbleUp",
-    "loop-key": "uses the same key on every turn of a loop. Put the index in it: f'{key}:{i}'",
-    "made-up-key": "makes its key from a clock, an id or chance: a replay would look up another",
-    "blocking": "blocks the event loop. Await asyncio.sleep, or use a sync node",
-}
+from langgraph_durable.lint.writes import NETWORK, keyless_writes
 
 STEPS = frozenset({"llm", "tool", "once", "ask", "now", "uuid", "random", "sleep", "wait_for"})
 _PAUSES = frozenset({"ask", "tool", "sleep", "wait_for"})
@@ -48,25 +36,7 @@ _CLOCK = (
     "process_time",
 )
 _UUID = ("uuid1", "uuid4", "uuid6", "uuid7", "uuid8")
-_NETWORK = frozenset(
-    {"requests", "httpx", "aiohttp", "urllib3", "socket", "smtplib", "ftplib", "boto3"}
-)
 _ASKS_MODEL = frozenset({"invoke", "ainvoke", "stream", "astream", "batch", "abatch", "predict"})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line that would differ on replay, or a step that can't be told apart."""
-
-    code: str
-    file: str
-    line: int
-    node: str
-    message: str
-
-    def __str__(self) -> str:
-        """Say it as compilers do: file, line, code, sentence."""
-        return f"{self.file}:{self.line}: [{self.code}] node {self.node!r} {self.message}"
 
 
 def check_function(function: FunctionType, node: str) -> list[Finding]:
@@ -176,6 +146,10 @@ class _Reader(ast.NodeVisitor):
         step = _step(node)
         if step is not None:
             self._judge_step(node, step)
+            if step == "once" and _keyword(node, "effect") is None:
+                for argument in [*node.args[1:], *filter(None, [_keyword(node, "call")])]:
+                    for write in keyless_writes(argument, self._names):
+                        self._report(node, "no-key", _dotted(write.func))
             for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 if step == "once" and isinstance(argument, ast.Lambda):
                     continue
@@ -219,7 +193,7 @@ class _Reader(ast.NodeVisitor):
             return "environment"
         if isinstance(owner, random.Random) or _is_random_module(owner):
             return "random"
-        if isinstance(owner, ModuleType) and owner.__name__.partition(".")[0] in _NETWORK:
+        if isinstance(owner, ModuleType) and owner.__name__.partition(".")[0] in NETWORK:
             return "network"
         if isinstance(owner, BaseLanguageModel) and node.func.attr in _ASKS_MODEL:
             return "model"
@@ -244,7 +218,7 @@ def _code(called: Any) -> str | None:
     if isinstance(owner, random.Random):
         return "random"
     module = str(getattr(called, "__module__", "") or "").partition(".")[0]
-    if module in _NETWORK or getattr(called, "__module__", "") == "urllib.request":
+    if module in NETWORK or getattr(called, "__module__", "") == "urllib.request":
         return "network"
     return None
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from langgraph_durable.errors import DuplicateKey, NonDeterminismError
+from langgraph_durable.errors import DuplicateKey, NonDeterminismError, QuestionSwallowed
 from langgraph_durable.runs import (
     HAPPENED,
     NEXT,
@@ -22,6 +22,7 @@ from langgraph_durable.testing.passes import OUTCOME, Aftermath
 from langgraph_durable.testing.plain import plain
 from langgraph_durable.values import readable
 
+_MISTAKES = tuple(kind.__name__ for kind in (NonDeterminismError, DuplicateKey, QuestionSwallowed))
 _GIVEN = ("now", "uuid", "random")
 _STATUS_OF = {
     "run_submitted": Status.QUEUED,
@@ -59,11 +60,11 @@ def differences(calm: Aftermath, after: Aftermath) -> list[str]:
 def faults(calm: Aftermath) -> list[str]:
     """Return what is wrong with the calm run by itself; empty if nothing is.
 
-    A run that fails is fine, unless it fails because it doesn't replay.
+    A run that fails is fine, unless it fails by a mistake in how the code uses steps.
     """
     error = calm.run.error or {}
     said = []
-    if error.get("type") in (NonDeterminismError.__name__, DuplicateKey.__name__):
+    if error.get("type") in _MISTAKES:
         said.append(f"{error['type']}: {error['message']}")
     own = (
         *_keys(calm),

@@ -27,6 +27,7 @@ from langgraph_durable.runs import (
     Broke,
     Decision,
     Done,
+    Effect,
     Lease,
     Mode,
     Outcome,
@@ -43,6 +44,8 @@ from langgraph_durable.runs import (
     is_settled_patch,
 )
 from langgraph_durable.testing.fakes import FakeClock, SeededChance
+from langgraph_durable.testing.ledger import Ledger
+from langgraph_durable.testing.offline import offline
 from langgraph_durable.testing.plain import plain
 from langgraph_durable.testing.scenes import NAME
 from langgraph_durable.tools import ToolHub
@@ -77,10 +80,17 @@ def export_run(durable: Durable, run_id: str, tenant: str | None = None) -> dict
         "output": text(run.output),
     }
     questions = durable.questions(run_id=run_id, state=None, limit=10_000)
+    steps = durable.journal(run_id)
+    called = {step.name for step in steps if step.kind == "tool"}
     return {
         "format": FORMAT,
         "run": told,
-        "steps": [_flat(step) for step in durable.journal(run_id)],
+        "effects": {
+            spec.full_name: spec.effect.value
+            for spec in durable.services.tools.specs()
+            if spec.full_name in called
+        },
+        "steps": [_flat(step) for step in steps],
         "questions": [
             {**_flat(q), "payload": text(q.payload), "default": text(q.default),
              "decision": None if q.decision is None else text(asdict(q.decision))}
@@ -106,6 +116,7 @@ class _Recording:
     steps: Mapping[str, Step]
     questions: Sequence[Question]
     output: str
+    effects: Mapping[str, str]  # of the tools that were called, where the export knew them
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | str, types: Types) -> _Recording:
@@ -128,7 +139,8 @@ class _Recording:
             Step(**_timed({**step, "state": StepState(step["state"])})) for step in given["steps"]
         ]
         questions = [_question(question, types) for question in given["questions"]]
-        return cls(run, {step.key: step for step in steps}, questions, told["output"])
+        by_key = {step.key: step for step in steps}
+        return cls(run, by_key, questions, told["output"], given.get("effects", {}))
 
 
 def _timed(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,17 +304,23 @@ def replay_check(
     types: Iterable[type] = (),
     tools: ToolHub | None = None,
     context: Any = None,
+    ledger: Ledger | None = None,
 ) -> ReplayReport:
     """Replay an exported run against today's code; no model and no tool is called.
 
     Reported: a step that the recording lacks and that is asked before its end; a recorded
     step that is not asked for; another tool or other arguments (both sides shown); nodes
-    in another order; another output. A changed prompt is a warning, as it is at run time.
+    in another order; another output; an effect outside of a step, which every replay would
+    repeat: a connection (it is refused, and its line named) or a line of the `ledger`; a
+    write whose tool takes no key any more. A changed prompt is a warning, as it is at run
+    time.
 
     Args:
         agent: a graph, an async function `(ctx, input)`, or what `durable.graph` returned.
         recorded_run: what `export_run` returned, or the text of it.
-        tools: only for code that reads the hub itself.
+        tools: today's; for code that reads the hub itself, and to compare their effects with
+            those at the time of the export.
+        ledger: what the code's own effects are written to (`Ledger.act`).
 
     Raises:
         BadInput: it is no exported run, or one of graph mode, whose state is in LangGraph's
@@ -321,7 +339,31 @@ def replay_check(
             f"run {recording.run.id} is of graph mode: what it did is in LangGraph's checkpoints, "
             "so there are no steps to replay"
         )
-    return asyncio.run(_replay(known, recording, kinds, tools or ToolHub()))
+    before = 0 if ledger is None else len(ledger.lines())
+    with offline() as reached:
+        report = asyncio.run(_replay(known, recording, kinds, tools or ToolHub()))
+    acted = [] if ledger is None else ledger.lines()[before:]
+    outside = [
+        *(Divergence("", "a replay has no effects", str(one)) for one in reached),
+        *(
+            Divergence("", "a replay has no effects", f"{line.what!r} took effect: {line.place}")
+            for line in acted
+        ),
+        *_keyless(recording, tools),
+    ]
+    return replace(report, divergences=(*outside, *report.divergences))
+
+
+def _keyless(recording: _Recording, tools: ToolHub | None) -> Iterator[Divergence]:
+    """Writes that were made under a key, and would be made without one after a crash today."""
+    today = {} if tools is None else {spec.full_name: spec.effect for spec in tools.specs()}
+    for key, step in recording.steps.items():
+        before, now = recording.effects.get(step.name), today.get(step.name)
+        if before is not None and now is Effect.READ and before != now.value:
+            yield Divergence(
+                key, f"{step.name} as {before!r}",
+                "the tool is declared 'read': after a crash it is called again without a key",
+            )  # fmt: skip
 
 
 def _agent(agent: Any, context: Any) -> Agent:

@@ -55,6 +55,7 @@ class ToolHub:
     def __init__(self) -> None:
         self._tools: dict[str, _Tool] = {}
         self._mounts: dict[str, _Mount] = {}
+        self._registered: dict[str, Callable[..., Any] | BaseTool] = {}
 
     def add(
         self,
@@ -105,7 +106,9 @@ class ToolHub:
             spec = replace(spec, description=inspect.getdoc(tool) or "")
             takes = args.of_function(spec.full_name, tool, spec.hidden)
             how = run.function(tool)
-        return self._put(spec, how, takes)
+        spec = self._put(spec, how, takes)
+        self._registered[spec.full_name] = tool
+        return spec
 
     def tool(self, *, effect: Effect | str, **options: Any) -> Callable[[F], F]:
         """Register the decorated function, which stays as it is; options as for `add`."""
@@ -283,6 +286,10 @@ class ToolHub:
     def specs(self) -> list[ToolSpec]:
         """Return the tools that are known now, in the order they were registered."""
         return [tool.spec for tool in self._tools.values()]
+
+    def registered(self, full_name: str) -> Callable[..., Any] | BaseTool | None:
+        """Return the function or tool that was added under a name; None for a server's."""
+        return self._registered.get(full_name)
 
     def as_langchain(self, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
         """Return tools as functions for `bind_tools`: all, or those named.
