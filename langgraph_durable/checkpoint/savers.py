@@ -79,7 +79,7 @@ class Savers(ABC):
 
     def _serializer(self, now: Pass | None = None) -> StateSerializer:
         # for each pass anew: agents, and so classes, may be registered at any time
-        return StateSerializer(self._types.classes, now.secrets if now else None, self._keyring)
+        return StateSerializer(self._types, now.secrets if now else None, self._keyring)
 
     @abstractmethod
     def _saver(self, now: Pass) -> AbstractAsyncContextManager[FencedSaver]:

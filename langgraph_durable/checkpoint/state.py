@@ -12,6 +12,9 @@ Text, on SQLite and PostgreSQL alike:
   form under a type tag of its own, because UTF-8 has no surrogates. Inside any other
   object a lone surrogate becomes `?`.
 - A whole number over 64 bits, which msgpack doesn't have, is kept in that escaped form too.
+- What only the journal's encoding knows, such as a complex number, is kept in that one: an
+  answer that was accepted is never lost on its way to the graph. What neither knows is
+  refused, and the path and the type are named.
 - In metadata, which only describes a checkpoint, NUL becomes U+2400, a lone surrogate
   U+FFFD, and a number that JSON doesn't have (NaN, infinity) null.
 """
@@ -36,9 +39,10 @@ from pydantic import BaseModel, SecretStr
 from ..encryption import Keyring
 from ..errors import NotEncodable
 from ..secrets import Revealed, Secret
-from ..values import clean_text
+from ..values import Types, clean_text, decode, encode
 
 ESCAPED = "msgpack+surrogates"  # the type tag of an escaped value
+JOURNALED = "langgraph-durable"  # and of one in the journal's encoding
 
 # LangGraph writes a secret out in plain, behind the names of its module and its class.
 _SECRETS = [
@@ -53,7 +57,7 @@ _NO_SECRETS = (
     "A secret is never stored. Read it in the node or tool that uses it, with ctx.secret(name), "
     "and keep its name in the state instead."
 )
-
+_NO_LIMIT = 1 << 40  # LangGraph has none for state
 _MARK = "\x1b"
 _BIG = "i"  # behind the mark: a whole number over 64 bits
 _TO_ESCAPE = re.compile(f"[\ud800-\udfff{_MARK}]")
@@ -99,12 +103,14 @@ class StateSerializer(JsonPlusSerializer):
 
     def __init__(
         self,
-        classes: Iterable[type] = (),
+        types: Types | None = None,
         secrets: Revealed | None = None,
         keyring: Keyring | None = None,
     ) -> None:
+        self._types = types or Types()
         # an empty allowlist is strict as well; to leave it out would allow everything
-        super().__init__(pickle_fallback=False, allowed_msgpack_modules=tuple(classes))
+        allowed = tuple(self._types.classes)
+        super().__init__(pickle_fallback=False, allowed_msgpack_modules=allowed)
         self._secrets = Revealed() if secrets is None else secrets  # an empty one is false
         self._keyring = keyring
 
@@ -117,7 +123,7 @@ class StateSerializer(JsonPlusSerializer):
         """Encode, with markers in place of secrets that the pass has read; seal if there are keys.
 
         Raises:
-            NotEncodable: it holds a secret.
+            NotEncodable: it holds a secret, or what can't be kept.
         """
         if isinstance(obj, Boxed):
             obj = obj.value
@@ -136,10 +142,7 @@ class StateSerializer(JsonPlusSerializer):
         try:
             tag, data = super().dumps_typed(obj)
         except TypeError:  # so it refuses a lone surrogate in a dict key, and much else
-            escaped = rewrite(obj, _escape)
-            if escaped is obj:
-                raise
-            return ESCAPED, super().dumps_typed(escaped)[1]
+            return self._otherwise(obj)
         # In a value a lone surrogate becomes "?". Only then is there anything to look for.
         if tag == "msgpack" and b"?" in data:
             escaped = rewrite(obj, _escape)
@@ -147,11 +150,23 @@ class StateSerializer(JsonPlusSerializer):
                 return ESCAPED, super().dumps_typed(escaped)[1]
         return tag, data
 
+    def _otherwise(self, obj: Any) -> tuple[str, bytes]:
+        escaped = rewrite(obj, _escape)
+        if escaped is not obj:
+            try:
+                return ESCAPED, super().dumps_typed(escaped)[1]
+            except TypeError:  # there is more in it than texts
+                pass
+        text = encode(obj, types=self._types, where="the graph's state", limit_bytes=_NO_LIMIT)
+        return JOURNALED, text.encode("ascii")
+
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Decode what `dumps_typed` made."""
         if self._keyring is not None:
             data = self._keyring.open_typed(*data)
         tag, encoded = data
+        if tag == JOURNALED:
+            return decode(encoded.decode("ascii"), types=self._types)
         if tag == ESCAPED:
             return rewrite(super().loads_typed(("msgpack", encoded)), _unescape)
         return super().loads_typed(data)

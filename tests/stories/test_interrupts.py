@@ -380,6 +380,7 @@ def test_the_same_question_twice_in_one_node_gets_two_answers(shop: Shop, mode: 
 ODD = [
     False, 0, "", [], None, {}, {1: "x"}, {"0123456789abcdef0123456789abcdef": "x"},
     {"$": "tuple", "v": [1]}, {"choice": "approve"}, (1, 2), 2.5, [None], "\x00", "half \ud83d",
+    1j, {"z": [1j], "half \ud83d": 2**70},
 ]  # fmt: skip
 
 
