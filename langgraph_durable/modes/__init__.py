@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -152,14 +152,14 @@ def _outcome(
     asked = (*state.asked.values(), *(ending.asked if ending else ()))
     awaited = tuple(sorted(state.awaited))
     if asked:
-        return Asked(_as_put_before(asked, past), state.sleep_seconds, awaited)
+        return _asks(ctx, past, Asked(asked, state.sleep_seconds, awaited))
     if state.is_parked:
         return Slept(state.sleep_seconds, awaited)
     if error is not None and not isinstance(error, PassEnded):
         return Retried(failure(error), progressed=getattr(ctx.journal, "progressed", False))
     if state.draining or ending is None or ending.drained:
         return Drained()
-    untaken = _untaken(ctx, past)
+    untaken = next(_untaken(ctx, past), None)
     if untaken is not None:
         return Broke(failure(untaken_answer(ctx.agent, untaken)))
     _note_unasked(ctx, is_graph=is_graph)
@@ -170,6 +170,15 @@ def is_incurable(error: BaseException) -> bool:
     """Whether no further attempt of the same code can cure an error."""
     answered = isinstance(error, ToolError) and not error.outcome_unknown
     return answered or isinstance(error, INCURABLE)
+
+
+def _asks(ctx: RunContext, past: Sequence[Question], outcome: Asked) -> Outcome:
+    """Park on questions, unless one was answered under another key."""
+    for question in outcome.questions:
+        moved = _asked_before(ctx, past, question)
+        if moved is not None:
+            return Broke(failure(moved))
+    return replace(outcome, questions=_as_put_before(outcome.questions, past))
 
 
 def _as_put_before(asked: Sequence[Question], past: Sequence[Question]) -> tuple[Question, ...]:
@@ -207,13 +216,31 @@ def _note_unasked(ctx: RunContext, *, is_graph: bool) -> None:
         ctx.services.note("steps_not_replayed", {"keys": keys[:MAX_SHOWN_KEYS], "count": len(keys)})
 
 
-def _untaken(ctx: RunContext, past: Sequence[Question]) -> Question | None:
-    """Return a question whose answer no step took: the code that asked it is gone (H-07)."""
+def _untaken(ctx: RunContext, past: Sequence[Question]) -> Iterator[Question]:
+    """Yield the questions whose answers no step took: the code that asked is gone (H-07)."""
     for question in past:
         if question.kind in ("ask", "tool") and is_answered(question):
             step = ctx.journal.recorded(question.key)
             if step is None or step.state is StepState.ASKING:
-                return question
+                yield question
+
+
+def _asked_before(
+    ctx: RunContext, past: Sequence[Question], question: Question
+) -> CodeChanged | None:
+    """Return an error if this was answered under another key: a deploy renamed the step.
+
+    Put to people again, it would hold the run up also when the code is rolled back, which
+    would never take that second answer.
+    """
+    for before in _untaken(ctx, past):
+        same = (before.kind, before.tool, before.digest)
+        if before.key != question.key and same == (question.kind, question.tool, question.digest):
+            return CodeChanged(
+                ctx.agent,
+                f"key {before.key!r}",
+                f"its question was answered, and today's code asks the same as {question.key!r}.",
+            )
     return None
 
 

@@ -30,12 +30,12 @@ def hub() -> ToolHub:
     return tools
 
 
-async def put(way: str) -> Any:
+async def put(way: str, suffix: str = "") -> Any:
     if way == "interrupt":
         return interrupt("go on?")
     if way == "ctx.ask":
-        return await current_run().ask("ask", "go on?")
-    return await current_run().tool("pay", "pay", {"cents": 5})
+        return await current_run().ask(f"ask{suffix}", "go on?")
+    return await current_run().tool(f"pay{suffix}", "pay", {"cents": 5})
 
 
 async def before(_state: Notes) -> Notes:
@@ -228,6 +228,31 @@ def test_the_key_of_the_parked_step_is_gone(shop: Shop, mode: str, way: str) -> 
     error = failed(shop.work())
     assert error["type"] == "CodeChanged"
     assert ("'ask'" if way == "ctx.ask" else "'pay'") in error["message"]
+
+
+@pytest.mark.parametrize("way", ["ctx.ask", "ctx.tool"])
+def test_the_key_of_the_parked_step_was_renamed(shop: Shop, mode: str, way: str) -> None:
+    """The same is not asked twice: rolled back, the code goes on with the answer it has."""
+    suffix = [""]
+
+    async def node(_state: Notes) -> Notes:
+        return {"notes": [await put(way, suffix[0])]}
+
+    graph = StateGraph(Notes)
+    graph.add_node(node)
+    graph.add_edge(START, "node")
+    shop.deploy(graph, mode, tools=hub())
+    waits(shop.begin({"notes": []}))
+    suffix[0] = ":2"
+    decide(shop, way)
+    error = failed(shop.work())
+    assert error["type"] == "CodeChanged"
+    key = "ask" if way == "ctx.ask" else "pay"
+    assert f"'{key}'" in error["message"]
+    assert f"'{key}:2'" in error["message"]
+    suffix[0] = ""
+    shop.durable.retry(shop.run_id)
+    succeeded(shop.work())
 
 
 def test_the_interrupt_of_the_parked_node_is_gone(shop: Shop, mode: str) -> None:
