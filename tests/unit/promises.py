@@ -1,6 +1,6 @@
 """Which lines the checklist has, and which tests say that they prove one.
 
-python tests/unit/promises.py      rewrites the test column of docs/promises.md
+python tests/unit/promises.py      rewrites the test columns of docs/promises.md
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ LETTERS = {
     "B": "30-39 66 69-70 72 78-79 81",
     "C": "14-16 42-45 47-48 50 60-62 64 74 76-77 80 82",
 }
+CASES = tuple(f"H-{number:02d}" for number in range(1, 21))
 _ROW = re.compile(r"^\| (S-\d\d) \| ([A-D]) \| (.+?) \| (.+?) \| (.+?) \|$")
+_CASE = re.compile(r"^\| (H-\d\d) \| (.+?) \| (.+?) \|$")
 
 
 def lines() -> dict[str, str]:
@@ -37,6 +39,12 @@ def rows() -> dict[str, tuple[str, str, str, str]]:
     """Return the table of docs/promises.md: line -> (letter, what, where, tests)."""
     matches = (_ROW.match(text) for text in PAGE.read_text(encoding="utf-8").splitlines())
     return {m[1]: (m[2], m[3], m[4], m[5]) for m in matches if m}
+
+
+def cases() -> dict[str, str]:
+    """Return the table of hard cases: case -> tests."""
+    matches = (_CASE.match(text) for text in PAGE.read_text(encoding="utf-8").splitlines())
+    return {m[1]: m[3] for m in matches if m}
 
 
 def tests_named(cell: str) -> list[str]:
@@ -96,16 +104,20 @@ def _lines_of(expression: ast.expr) -> Iterator[str]:
 def rewrite(limit: int = 4) -> None:
     """Write the tests that are marked now into the page; a line without any is open."""
     proved = marked()
+
+    def shown(line: str) -> str:
+        ids = proved.get(line, [])
+        more = "<br>and more" if len(ids) > limit else ""
+        return "<br>".join(f"`{test}`" for test in ids[:limit]) + more
+
     out = []
     for text in PAGE.read_text(encoding="utf-8").splitlines():
-        row = _ROW.match(text)
+        row, case = _ROW.match(text), _CASE.match(text)
         if row:
-            ids = proved.get(row[1], [])
-            shown = "<br>".join(f"`{test}`" for test in ids[:limit])
-            if len(ids) > limit:
-                shown += "<br>and more"
-            cell = shown or f"open: issue {row[2]}"
+            cell = shown(row[1]) or f"open: issue {row[2]}"
             text = f"| {row[1]} | {row[2]} | {row[3]} | {row[4]} | {cell} |"
+        elif case:
+            text = f"| {case[1]} | {case[2]} | {shown(case[1])} |"
         out.append(text)
     PAGE.write_text("\n".join(out) + "\n", encoding="utf-8")
 

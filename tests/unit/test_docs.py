@@ -239,8 +239,15 @@ def test_a_line_of_issue_a_is_proved_by_a_test(line: str) -> None:
     assert not PAGE_ROWS[line][3].startswith("open"), "run: python tests/unit/promises.py"
 
 
+@pytest.mark.parametrize("case", promises.CASES)
+def test_a_hard_case_is_in_the_page_with_tests_that_say_so(case: str) -> None:
+    named = promises.tests_named(promises.cases()[case])
+    assert named, "run: python tests/unit/promises.py"
+    assert set(named) <= set(PROVED.get(case, [])), "run: python tests/unit/promises.py"
+
+
 def test_marks_are_lines_or_cases() -> None:
-    known = {*CHECKLIST, *(f"H-{n:02d}" for n in range(1, 21))}
+    known = {*CHECKLIST, *promises.CASES}
     assert set(PROVED) <= known
 
 
