@@ -125,6 +125,10 @@ class StoreMachine(RuleBasedStateMachine):
         run = self.model.runs.get(lease.run_id)
         return run if run is not None and run.is_held_by(lease) else None
 
+    def tick(self) -> None:
+        """Let no two leases end at one instant: which is taken over first would be chance."""
+        self.desk.clock.advance(0.001)
+
     def outcome_of(self, call: Callable[[], Any]) -> Any:
         try:
             return call()
@@ -187,6 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def claim(self, worker: str) -> None:
+        self.tick()
         got = self.desk.claim(worker, lease_seconds=LEASE_SECONDS)
         while allowed := self.model.candidates(self.now):
             chosen = next((r for r in allowed if got and r.id == got.run.id), allowed[0])
@@ -203,18 +208,22 @@ class StoreMachine(RuleBasedStateMachine):
         got = at_once(*(lambda w=w: self.desk.claim(w) for w in ("w1", "w2")))
         ids = [claim.run.id for claim in got if claim is not None]
         assert len(set(ids)) == len(ids), "a run was claimed twice"
-        for claim in sorted((c for c in got if c), key=lambda c: -c.run.priority):
+        for claim in sorted((c for c in got if c), key=lambda c: c.run.id):
             run = self.model.runs[claim.run.id]
             assert self.model.claim(run, claim.lease.worker, self.now, LEASE_SECONDS)
             assert claim.lease.epoch == run.epoch
             self.leases.append(claim.lease)
+            self.heartbeat_of(claim.lease)
         if len(ids) < 2:  # nothing was overlooked
             assert self.model.candidates(self.now) == []
 
     @precondition(lambda self: self.leases)
     @rule(which=WHICH)
     def heartbeat(self, which: int) -> None:
-        lease = self.lease(which)
+        self.heartbeat_of(self.lease(which))
+
+    def heartbeat_of(self, lease: Lease) -> None:
+        self.tick()
         run = self.held(lease)
         got = self.store.heartbeat([lease], LEASE_SECONDS)
         assert got == ({lease: run.status} if run else {})
@@ -230,6 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
         emits=st.booleans(),
     )
     def record(self, which: int, key: str, value: str, state: StepState, emits: bool) -> None:
+        self.tick()
         lease = self.lease(which)
         run = self.held(lease)
         recorded = state is StepState.RECORDED

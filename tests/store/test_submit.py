@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Callable
 
 import pytest
+import sqlalchemy as sa
 from desk import Desk, at_once, question, step
+from sqlalchemy.exc import OperationalError
 
 from langgraph_durable.errors import BadInput, Conflict, NotFound
 from langgraph_durable.runs import Asked, Broke, Decision, Done, Lease, Retried, Run, Status
-from langgraph_durable.store import Inbox, Page
+from langgraph_durable.store import Inbox, Page, schema
 from langgraph_durable.values import Types, decode, encode
 
 ODD = ["a\0b", "half \ud83d emoji", "it's", '"quoted"', "100%s %(x)s :name", "日本 🎉", "x" * 300]
@@ -73,15 +76,24 @@ def test_runs_are_listed_newest_first_by_tenant_status_agent_and_thread_in_pages
 
 @pytest.mark.promise("S-39")
 def test_a_page_of_more_runs_than_a_statement_takes_variables_is_listed(on_sqlite: Desk):
+    """SQLite's limit is 32,766 or more; it is lowered, so that a small page shows the same."""
+
+    def lower(connection: sqlite3.Connection, _record: object) -> None:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 800)
+
+    on_sqlite.engine.dispose()
+    sa.event.listen(on_sqlite.engine, "connect", lower)
     row = (
         "INSERT INTO runs (id, tenant, agent, version, mode, thread, status, input, run_after, "
         "created_at, asked) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE "
-        "i < 33000) SELECT 'r' || i, 't', 'a', '1', 'steps', 'r' || i, 'succeeded', '{}', "
+        "i < 1700) SELECT 'r' || i, 't', 'a', '1', 'steps', 'r' || i, 'succeeded', '{}', "
         "'2026-01-01 00:00:00', '2026-01-01 00:00:00', 1 FROM n"
     )
     with on_sqlite.engine.begin() as tx:
         tx.exec_driver_sql(row)
-    assert len(on_sqlite.store.list_runs(Page(limit=33_000))) == 33_000
+    with on_sqlite.engine.connect() as tx, pytest.raises(OperationalError, match="variables"):
+        tx.execute(sa.select(schema.runs.c.id).where(schema.runs.c.id.in_(["r"] * 801)))
+    assert len(on_sqlite.store.list_runs(Page(limit=1_700))) == 1_700
 
 
 @pytest.mark.promise("H-13")
