@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from langchain_core.messages import AIMessage
-from langgraph.graph import END, START, StateGraph
 
-from langgraph_durable import Decision, Durable, Status, ToolHub, Worker, current_run
+from langgraph_durable import Decision, Durable, Status, Worker
+from supportpilot.build import STEPS_MODE, make
+from supportpilot.demo.processes import billing
+from supportpilot.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,9 @@ class Cost:
     reads: int
 
 
-#: A run like SupportPilot's: two models and a read tool, a refund that a person approves,
-#: and a last model. Five steps, of which the refund is recorded three times over: as a
-#: question, as an intent, and with its result.
+#: A ticket of SupportPilot in steps mode: two models and a read tool, a refund that a person
+#: approves, and a last model. Five steps, of which the refund is recorded three times over: as
+#: a question, as an intent, and with its result.
 PARKED_RUN = {
     #                              SQLite          PostgreSQL (which also notifies)
     "submit": (Cost(2, 1, 0), Cost(3, 1, 0)),
@@ -84,81 +86,21 @@ class Meter:
         return Cost(len(self.statements), self.commits, self.reads)
 
 
-class State(TypedDict, total=False):
-    """A ticket on its way."""
-
-    ticket: str
-    category: str
-    invoices: list[str]
-    refunded: dict[str, Any]
-    draft: str
-
-
-async def classify(state: State) -> State:
-    """Ask a model what the ticket is about."""
-    return {"category": str((await current_run().llm("classify", state["ticket"])).content)}
-
-
-async def look(state: State) -> State:
-    """Read the invoices, and ask a model which one is meant."""
-    invoices = await current_run().tool("list_invoices", "invoices", {"customer": "c1"})
-    await current_run().llm("choose", "which?")
-    return {"invoices": invoices}
-
-
-async def pay_back(state: State) -> State:
-    """Refund it; policy asks a person first."""
-    return {"refunded": await current_run().tool("refund", "refund", {"cents": 4200})}
-
-
-async def write(state: State) -> State:
-    """Ask a model for the answer to the customer."""
-    return {"draft": str((await current_run().llm("draft", "write")).content)}
-
-
-def desk(url: str) -> Durable:
-    """Make the agent."""
-    hub = ToolHub()
-
-    @hub.tool(effect="read")
-    def invoices(customer: str) -> list[str]:
-        return [f"{customer}-1"]
-
-    @hub.tool(effect="idempotent", asks=True)
-    def refund(cents: int, idempotency_key: str) -> dict[str, int]:
-        return {"cents": cents}
-
-    durable = Durable(url, tools=hub, models={"default": lambda _messages, _route: AIMessage("ok")})
-    graph = StateGraph(State)
-    before = START
-    for name, node in (
-        ("classify", classify),
-        ("look", look),
-        ("refund", pay_back),
-        ("write", write),
-    ):
-        graph.add_node(name, node)
-        graph.add_edge(before, name)
-        before = name
-    graph.add_edge(before, END)
-    durable.graph("support", graph, mode="steps")
-    return durable
-
-
 def expected(pair: tuple[Cost, Cost], durable: Durable) -> Cost:
     """Return the cost on the database that is used."""
     return pair[0] if durable.store.engine.dialect.name == "sqlite" else pair[1]
 
 
 @pytest.fixture
-def support(ready_url: str) -> Iterator[Durable]:
-    """The agent on each database."""
-    durable = desk(ready_url)
-    yield durable
-    durable.store.engine.dispose()
+def support(ready_url: str, tmp_path: Path) -> Iterator[Durable]:
+    """SupportPilot on each database, with its billing system in a process of its own."""
+    with billing(tmp_path) as system:
+        durable = make(Settings(database_url=ready_url, billing_url=system.url))
+        yield durable
+        durable.close()
 
 
-def test_a_run_that_parks_costs_exactly_this(support: Durable) -> None:
+def test_a_run_of_supportpilot_that_parks_costs_exactly_this(support: Durable) -> None:
     meter = Meter(support.store.engine)
     worker = Worker(support)
     found: dict[str, Cost] = {}
@@ -172,7 +114,8 @@ def test_a_run_that_parks_costs_exactly_this(support: Durable) -> None:
         return result
 
     phases = list(PARKED_RUN)
-    run_id = spend(phases[0], lambda: support.submit("support", {"ticket": "twice!"}))
+    ticket = {"ticket": "I was charged twice, please refund one.", "customer_id": "c_42"}
+    run_id = spend(phases[0], lambda: support.submit(STEPS_MODE, ticket, tenant="t_acme"))
     spend(phases[1], worker.run_once)
     assert support.get(run_id).status is Status.WAITING_HUMAN
     question = support.questions()[0]
