@@ -1043,12 +1043,15 @@ class RunStore:
             return woken
 
         def due(tx: sa.Connection) -> list[tuple[str, str, str]]:
-            return waiting.due(tx, self._time)
+            return waiting.due(tx, self._time, queue.to_be_woken(self._time))
 
-        done = self._run(asleep, patience_seconds=SHORT_SECONDS)
         found = self._run(due, reads_only=True, patience_seconds=SHORT_SECONDS)
+        done = 0
         for what, question_id, run_id in found:
-            done += self._run(_overdue(self._time, what, question_id, run_id))
+            if what == waiting.WAKE:
+                done += self._run(asleep, patience_seconds=SHORT_SECONDS)
+            else:
+                done += self._run(_overdue(self._time, what, question_id, run_id))
         return done
 
     def announce(self, worker: str, agents: Collection[tuple[str, str]]) -> None:

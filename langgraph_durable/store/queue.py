@@ -465,15 +465,24 @@ def wake(tx: sa.Connection, time: Timeline, run_id: str) -> bool:
     return moved is not None
 
 
+def to_be_woken(time: Timeline) -> sa.Select[Any]:
+    """Return the query of the parked runs whose time has come."""
+    return sa.select(runs.c.id).where(_is_to_be_woken(time))
+
+
+def _is_to_be_woken(time: Timeline) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        runs.c.wake_at.is_not(None),
+        runs.c.wake_at <= time.now(),
+        runs.c.status.in_([status.value for status in PARKED]),
+    )
+
+
 def wake_sleepers(tx: sa.Connection, time: Timeline) -> int:
     """Queue the parked runs whose time has come; return how many."""
     due = tx.execute(
         sa.update(runs)
-        .where(
-            runs.c.wake_at.is_not(None),
-            runs.c.wake_at <= time.now(),
-            runs.c.status.in_([status.value for status in PARKED]),
-        )
+        .where(_is_to_be_woken(time))
         .values(status=Status.QUEUED.value, run_after=runs.c.wake_at, wake_at=None)
         .returning(runs.c.id, runs.c.tenant)
     ).all()

@@ -23,21 +23,28 @@ from langgraph_durable.values import clean_text
 IS_OPEN = among(questions.c.state, QuestionState.OPEN.value)
 DUE_LIMIT = 100
 _TIMES = ("expires_at", "escalate_at", "remind_at")
+WAKE = "wake_at"
+_ORDER = (WAKE, *_TIMES)
 
 
-def due(tx: sa.Connection, time: Timeline) -> list[tuple[str, str, str]]:
+def due(tx: sa.Connection, time: Timeline, asleep: sa.Select[Any]) -> list[tuple[str, str, str]]:
     """Return (what, question id, run id) of open questions for which a time has come.
 
-    An expiry comes first: a question that is over is neither escalated nor reminded of.
+    An expiry comes first: a question that is over is neither escalated nor reminded of. If
+    there are parked runs to wake (`asleep` finds them), one of them is told as well: all is
+    one look, because an idle worker looks again and again.
     """
-    parts = [
+    run = asleep.limit(1).subquery()
+    wake = sa.literal_column(f"'{WAKE}'").label("what")
+    parts = [sa.select(wake, run.c.id, run.c.id.label("run_id"))]
+    parts += [
         sa.select(
             sa.literal_column(f"'{name}'").label("what"), questions.c.id, questions.c.run_id
         ).where(IS_OPEN, questions.c[name].is_not(None), questions.c[name] <= time.now())
         for name in _TIMES
     ]
     found = tx.execute(sa.union_all(*parts).limit(DUE_LIMIT)).all()
-    return sorted(((r.what, r.id, r.run_id) for r in found), key=lambda one: _TIMES.index(one[0]))
+    return sorted(((r.what, r.id, r.run_id) for r in found), key=lambda one: _ORDER.index(one[0]))
 
 
 def remind(tx: sa.Connection, time: Timeline, question_id: str, run_id: str) -> bool:

@@ -26,7 +26,7 @@ __all__ = ["Worker", "default_name"]
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 1.5
 CLAIM_SIZES = (50, 20, 8, 3, 1)
 SWEEP_SECONDS = 2.0
 ANNOUNCE_SECONDS = 5.0

@@ -35,9 +35,9 @@ class Cost:
 PARKED_RUN = {
     #                              SQLite          PostgreSQL (which also notifies)
     "submit": (Cost(2, 1, 0), Cost(3, 1, 0)),
-    "first pass: sweep, claim, 3 steps, park": (Cost(21, 6, 1), Cost(17, 6, 1)),
+    "first pass: sweep, claim, 3 steps, park": (Cost(20, 5, 1), Cost(16, 5, 1)),
     "the person decides": (Cost(10, 1, 1), Cost(11, 1, 1)),
-    "second pass: sweep, claim, intent, 2 steps, settle": (Cost(14, 6, 2), Cost(11, 6, 2)),
+    "second pass: sweep, claim, intent, 2 steps, settle": (Cost(13, 5, 2), Cost(10, 5, 2)),
     "the client reads the result": (Cost(3, 0, 1), Cost(3, 0, 1)),
 }
 
@@ -45,7 +45,7 @@ PARKED_RUN = {
 ONE_STEP = (Cost(2, 1, 0), Cost(1, 1, 0))
 
 #: What an idle worker's look for work costs: the sweep, and a claim that finds nothing.
-NOTHING_TO_DO = (Cost(3, 2, 1), Cost(3, 2, 1))
+NOTHING_TO_DO = (Cost(2, 1, 1), Cost(2, 1, 1))
 
 
 @dataclass
