@@ -35,7 +35,7 @@ def due(tx: sa.Connection, time: Timeline, asleep: sa.Select[Any]) -> list[tuple
     one look, because an idle worker looks again and again.
     """
     run = asleep.limit(1).subquery()
-    wake = sa.literal_column(f"'{WAKE}'").label("what")
+    wake: sa.ColumnElement[str] = sa.literal_column(f"'{WAKE}'").label("what")
     parts = [sa.select(wake, run.c.id, run.c.id.label("run_id"))]
     parts += [
         sa.select(
