@@ -12,7 +12,7 @@ import pytest
 
 from langgraph_durable import Status
 from langgraph_durable.runs import StepState
-from tests.faults.conftest import ROOT, eventually
+from tests.faults.processes import ROOT, eventually
 
 LONG = 60.0  # a lease that no test waits for: only a hand-over explains a take-over
 
