@@ -11,7 +11,17 @@ from typing import Annotated, Any, TypedDict
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send, interrupt
 
-from langgraph_durable import Durable, Refused, Retry, RunContext, ToolHub, current_run, relay
+from langgraph_durable import (
+    Compensation,
+    Durable,
+    Refused,
+    Retry,
+    RunContext,
+    ToolHub,
+    current_run,
+    relay,
+)
+from langgraph_durable.errors import BadInput
 from tests.chaos.ledger import Client
 from tests.chaos.orders import AMOUNT, KINDS, MODES
 
@@ -55,6 +65,16 @@ def tools(ledger: Client) -> ToolHub:
     hub.add(pay, effect="idempotent")
     hub.add(pay, effect="idempotent", name="charge", asks=True)
 
+    def unbook(order: str, part: str, idempotency_key: str, fencing_token: int) -> None:
+        run_id = idempotency_key.partition(":")[0]
+        ledger.call(
+            "undo", run_id=run_id, key=idempotency_key, token=fencing_token,
+            order=order, part=part, amount=AMOUNT,
+        )  # fmt: skip
+
+    hub.add(unbook, effect="idempotent")
+    hub.add(pay, effect="idempotent", name="book")
+
     def did(arguments: Mapping[str, Any], info: Any) -> int | None:
         amount: int | None = ledger.call(
             "look", run_id=info.run_id, token=info.fencing_token, **arguments
@@ -73,13 +93,25 @@ def tools(ledger: Client) -> ToolHub:
     return hub
 
 
-async def _tool(tool: str, order: str, part: str, **more: Any) -> str:
-    result = await current_run().tool(part, tool, {"order": order, "part": part} | more)
+async def _tool(
+    tool: str, order: str, part: str, undo: Compensation | None = None, **more: Any
+) -> str:
+    arguments = {"order": order, "part": part} | more
+    result = await current_run().tool(part, tool, arguments, compensate=undo)
     return f"{part}=refused" if isinstance(result, Refused) else f"{part}={result}"
 
 
 async def _pay(order: str, part: str) -> str:
     return await _tool("pay", order, part, amount=AMOUNT)
+
+
+async def _book(order: str, part: str) -> str:
+    undo = Compensation("unbook", {"order": order, "part": part})
+    return await _tool("book", order, part, undo, amount=AMOUNT)
+
+
+async def _break(order: str, part: str) -> None:
+    raise BadInput(f"{order} can't succeed")
 
 
 async def _charge(order: str, part: str) -> str:
@@ -143,7 +175,7 @@ async def _chew(order: str, part: str) -> None:
 ACTS: Mapping[str, Act] = {
     "think": _think, "read": _read, "nap": _nap, "chew": _chew, "pay": _pay, "charge": _charge,
     "confirm": _confirm, "ask": _ask, "hurry": _hurry, "post": _post, "mail": _mail,
-    "tell": _tell, "told": _told,
+    "tell": _tell, "told": _told, "book": _book, "break": _break,
 }  # fmt: skip
 
 

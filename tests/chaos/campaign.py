@@ -8,7 +8,6 @@ import random
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +106,7 @@ def _carry_out(plan: Plan, database: Database, town: Town, folder: Path) -> Resu
     doing.run(plan.seconds, plan.kills)
     calm = time.monotonic()
     customers.stop()
-    _until_all_ended(customers, doing, database, plan.patience)
+    _until_all_ended(customers, deciders, doing, database, plan.patience)
     deciders.stop()
     deciders.join()
     told.close()
@@ -141,18 +140,25 @@ def _keep(database: Database, folder: Path) -> None:
 
 
 def _until_all_ended(
-    customers: Customers, doing: faults.Faults, database: Database, patience: float
+    customers: Customers,
+    deciders: Deciders,
+    doing: faults.Faults,
+    database: Database,
+    patience: float,
 ) -> None:
     """Wait for customers, runs and messages; what has not ended then, the checker counts as lost."""
     until = time.monotonic() + patience
     runs = f"SELECT count(*) FROM runs WHERE status NOT IN {FINAL}"
     messages = "SELECT count(*) FROM outbox WHERE state = 'pending'"
+    open_ = "SELECT count(*) FROM questions WHERE state = 'open'"  # reviews, after the end
     while time.monotonic() < until:
         doing.calm()
         customers.join(0.2)
+        customers.check()
+        deciders.check()
         if customers.is_alive():
             continue
-        if database.rows(runs)[0][0] == database.rows(messages)[0][0] == 0:
+        if not any(database.rows(query)[0][0] for query in (runs, messages, open_)):
             return
 
 
@@ -175,7 +181,8 @@ def _shown(
         "claims": events.get("run_claimed", 0) + events.get("run_taken_over", 0),
         "takeovers from a dead or frozen worker": events.get("run_taken_over", 0),
         "effects applied": len(found.effects),
-        "repeats absorbed by their key": _sum(verdicts, "repeat", ("pay",)),
+        "effects undone": verdicts["undo applied"],
+        "repeats absorbed by their key": verdicts["pay repeat"] + verdicts["undo repeat"],
         "stale calls refused": sum(n for what, n in verdicts.items() if what.endswith(" stale")),
         "probes and looks": verdicts["look seen"],
         "messages applied": verdicts["message applied"],
@@ -195,10 +202,6 @@ def _sort(status: int) -> str:
     if status == 0 or status >= 500:
         return "unknown"
     return "4xx" if status >= 400 else "2xx"
-
-
-def _sum(verdicts: Counter[str], verdict: str, ops: Sequence[str]) -> int:
-    return sum(verdicts[f"{op} {verdict}"] for op in ops)
 
 
 def _absorbed(path: Path, began: float) -> list[float]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.orders import AMOUNT, VERBS, parts
-from tests.chaos.records import Call, Question, Rows, Run, Step, read_lineage, read_runs
+from tests.chaos.orders import AMOUNT, VERBS, fails, parts
+from tests.chaos.records import EFFECTS, Call, Question, Rows, Run, Step, read_lineage, read_runs
 
 #: design.md §1: which status may follow which under one epoch.
 MOVES: Mapping[str | None, frozenset[str]] = {
@@ -25,12 +25,12 @@ MOVES: Mapping[str | None, frozenset[str]] = {
     ),
     "waiting_human": frozenset({"queued", "cancelled"}),
     "sleeping": frozenset({"queued", "cancelled"}),
-    "cancelling": frozenset({"cancelled"}),
+    "cancelling": frozenset({"cancelled", "queued", "waiting_human"}),  # while it is undone
     "failed": frozenset({"queued"}),
 }
 #: And what a claim, which is a new epoch, makes of a status: the second two are takeovers.
 CLAIMS: Mapping[str | None, frozenset[str]] = {
-    "queued": frozenset({"running"}),
+    "queued": frozenset({"running", "cancelling"}),  # the latter, to undo what it did
     "running": frozenset({"running"}),
     "cancelling": frozenset({"cancelling"}),
 }
@@ -40,11 +40,12 @@ AUDITED: Mapping[str, str] = {
     "run_parked": "waiting_human", "run_slept": "sleeping", "run_handed_back": "queued",
     "run_requeued": "queued", "run_resumed": "queued", "run_retried": "queued",
     "run_cancelling": "cancelling", "run_succeeded": "succeeded", "run_failed": "failed",
-    "run_cancelled": "cancelled",
+    "run_cancelled": "cancelled", "run_compensating": "unwinding",
 }  # fmt: skip
 OWNED = ("running", "cancelling")
+ASKED = ("tool", "ask", "interrupt")  # by an act, and not by the runtime
 FINAL = ("succeeded", "failed", "cancelled")
-WRITES = ("local.pay", "local.charge", "local.post", "local.mail")
+WRITES = ("local.pay", "local.charge", "local.book", "local.post", "local.mail")
 
 #: Everything that is counted; each must be zero.
 COUNTED: Mapping[str, str] = {
@@ -53,9 +54,11 @@ COUNTED: Mapping[str, str] = {
     "record without an effect": "a step says that it was done, and the ledger has nothing",
     "wrong effect": "applied and not ordered, refused by a person, or of another amount",
     "missing effect": "a run succeeded without it",
+    "effect not undone": "a run failed or was cancelled, and what it had booked stands",
+    "undone out of order": "what came later was undone later",
     "lost run": "a submit was accepted, and no run is there or it never ended",
     "doubled run": "one order, two runs",
-    "failed run": "no order has a reason to fail",
+    "failed run": "it failed without a reason, or succeeded though it can't",
     "wrong result": "the run's output is not what its order and its decisions make",
     "lost decision": "a decision was accepted, and another or none stands",
     "doubled decision": "a question that was decided twice, or changed its answer",
@@ -91,6 +94,7 @@ class Findings:
         self._rows, self.calls, self.told = rows, calls, told
         self.runs = {run.id: run for run in read_runs(rows)}
         self.effects = [call for call in calls if call.is_effect]
+        self.changes = [c for c in calls if c.op in (*EFFECTS, "undo") and c.verdict == "applied"]
         self.of_run: dict[str, list[Call]] = defaultdict(list)
         for call in self.effects:
             self.of_run[call.run_id].append(call)
@@ -111,7 +115,7 @@ class Findings:
 
     def duplicated_effects(self) -> Iterator[Violation]:
         """Return what was applied twice: by the order's part, and by the key."""
-        by_part = Counter((call.order, call.part) for call in self.effects)
+        by_part = Counter((call.op == "undo", call.order, call.part) for call in self.changes)
         by_key = Counter((c.op, c.key) for c in self.calls if c.key and c.verdict == "applied")
         for name, times in [*by_part.items(), *by_key.items()]:
             if times > 1:
@@ -155,6 +159,26 @@ class Findings:
             if call.run_id not in self.runs:
                 yield Violation("wrong effect", f"{call.order}: of no run, {call.run_id}")
 
+    def undoings(self) -> Iterator[Violation]:
+        """Return what a run that did not succeed left behind, or undid in another order."""
+        for run in self.runs.values():
+            to_undo = {part for verb, part in parts(run.kind) if VERBS[verb].undone}
+            calls = [c for c in self.changes if c.run_id == run.id and c.part in to_undo]
+            undone = [call.part for call in calls if call.op == "undo"]
+            booked = {call.part for call in calls if call.op != "undo"}
+            if run.status == "succeeded":
+                for part in undone:
+                    yield Violation("wrong effect", f"{run.order} {part}: undone, and succeeded")
+                continue
+            for part in booked - set(undone):
+                yield Violation("effect not undone", f"{run.order} {part}: the run {run.status}")
+            for part in set(undone) - booked:
+                yield Violation("wrong effect", f"{run.order} {part}: undone, and never done")
+            # parts of one act run side by side, in any order; acts follow each other
+            acts = [run.act_of(part) for part in undone]
+            if acts != sorted(acts, reverse=True):
+                yield Violation("undone out of order", f"{run.order}: {undone}")
+
     # --- runs ------------------------------------------------------------------------------
 
     def submits(self) -> Iterator[Violation]:
@@ -175,7 +199,7 @@ class Findings:
             for run in runs:
                 if run.status not in FINAL:
                     yield Violation("lost run", f"{order}: {run.id} is {run.status} for ever")
-                elif run.status == "failed":
+                elif (run.status == "failed") != fails(run.kind) and run.status != "cancelled":
                     yield Violation("failed run", f"{order} ({run.kind}.{run.mode}): {run.error}")
 
     def results(self) -> Iterator[Violation]:
@@ -266,8 +290,11 @@ class Findings:
         """Return forbidden moves, epochs that went wrong, and what the audit tells otherwise."""
         audit: dict[str, list[str]] = defaultdict(list)
         for run_id, type_ in self._rows("SELECT run_id, type FROM events ORDER BY id"):
-            if type_ in AUDITED:
-                audit[run_id].append(AUDITED[type_])
+            line = AUDITED.get(type_)
+            if line == "unwinding" and audit[run_id][-1] != "queued":
+                line = "queued"
+            if line not in (None, "unwinding"):
+                audit[run_id].append(line)
         seen: dict[str, list[str]] = defaultdict(list)
         query = "SELECT run_id, old, new, old_epoch, epoch FROM chaos_moves ORDER BY id"
         for run_id, old, new, old_epoch, epoch in self._rows(query):
@@ -341,6 +368,7 @@ class Findings:
 
 
 _LOOKS: Sequence[Callable[[Findings], Iterable[Violation]]] = (
+    Findings.undoings,
     Findings.duplicated_effects, Findings.effects_and_records, Findings.effects_and_orders,
     Findings.submits, Findings.results, Findings.decisions, Findings.answers_that_changed,
     Findings.cancels, Findings.questions, Findings.moves, Findings.writes,
@@ -374,7 +402,7 @@ def _allowed(run: Run, part: str) -> int | None:
 
 def _decision(run: Run, part: str) -> Any:
     for question in run.questions:
-        if question.part == part and question.state == "decided" and question.kind != "outcome":
+        if question.part == part and question.state == "decided" and question.kind in ASKED:
             return question.decision
     return None
 

@@ -11,6 +11,7 @@ import json
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from tests.chaos import ledger
 from tests.chaos.databases import Database
-from tests.chaos.orders import EDITED, Order, order
+from tests.chaos.orders import EDITED, Order, is_undone, order
 
 FINAL = "('succeeded', 'failed', 'cancelled')"
 NO_ANSWER = 0  # the status of a call that was sent, and whose fate is not known
@@ -92,22 +93,46 @@ def at_once(*acts: Callable[[], Any]) -> None:
         thread.join()
 
 
-class Customers(threading.Thread):
+class People(threading.Thread, ABC):
+    """People who do something until they are told to stop."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._stopping = threading.Event()
+        self._error: Exception | None = None
+
+    def stop(self) -> None:
+        """Begin nothing more; what is begun is seen through."""
+        self._stopping.set()
+
+    def check(self) -> None:
+        """Raise what ended them before they were told to stop."""
+        if self._error is not None:
+            raise self._error
+
+    def run(self) -> None:
+        """Act until told to stop."""
+        try:
+            self.act()
+        except Exception as error:
+            self._error = error
+
+    @abstractmethod
+    def act(self) -> None:
+        """Do it."""
+
+
+class Customers(People):
     """Order one after another, as long as not too many orders are under way."""
 
     def __init__(self, api: Api, told: Told, database: Database, seed: int, backlog: int) -> None:
-        super().__init__(name="customers", daemon=True)
+        super().__init__()
         self._api, self._told, self._database = api, told, database
         self._seed, self._backlog = seed, backlog
-        self._stopping = threading.Event()
         self._cancels: list[threading.Thread] = []
         self.ordered = 0
 
-    def stop(self) -> None:
-        """Order nothing more; what is ordered is seen through."""
-        self._stopping.set()
-
-    def run(self) -> None:
+    def act(self) -> None:
         """Order until told to stop."""
         while not self._stopping.is_set():
             if self._under_way() >= self._backlog:
@@ -135,8 +160,8 @@ class Customers(threading.Thread):
             at_once(submit, submit)
         else:
             submit()
-        if chance.random() < 0.05:
-            delay = chance.random() * 1.5
+        if chance.random() < (0.5 if is_undone(new.kind) else 0.05):
+            delay = chance.random() * 2.0
             cancel = threading.Thread(target=self._cancel, args=(found[0], delay))
             cancel.start()
             self._cancels.append(cancel)
@@ -163,23 +188,18 @@ class Customers(threading.Thread):
             time.sleep(0.1)
 
 
-class Deciders(threading.Thread):
+class Deciders(People):
     """Look into the inbox and decide what is there, each in one of several clumsy ways."""
 
     def __init__(
         self, api: Api, told: Told, database: Database, books: ledger.Client, seed: int
     ) -> None:
-        super().__init__(name="deciders", daemon=True)
+        super().__init__()
         self._api, self._told, self._database, self._books = api, told, database, books
         self._seed = seed
-        self._stopping = threading.Event()
         self._left_alone: dict[str, float] = {}
 
-    def stop(self) -> None:
-        """Look no more."""
-        self._stopping.set()
-
-    def run(self) -> None:
+    def act(self) -> None:
         """Decide until told to stop."""
         while not self._stopping.wait(0.15):
             status, inbox = self._api.call("mei", "GET", "/v1/questions?limit=200")
@@ -193,8 +213,11 @@ class Deciders(threading.Thread):
             return
         if question["expires_at"] and chance.random() < 0.5:
             return  # nobody answers: it expires
-        if question["kind"] == "outcome":
-            body = self._outcome(question)
+        if question["kind"] == "review":
+            self._decide(question, "mei", {"choice": "approve"})
+            return
+        if question["kind"] in ("outcome", "compensation"):
+            body = self._happened(question)
             if body is not None:
                 self._decide(question, "mei", body)
             return
@@ -218,12 +241,13 @@ class Deciders(threading.Thread):
         about = payload.get("arguments", payload) if isinstance(payload, dict) else {}
         return f"{about.get('order')}/{question['key']}"
 
-    def _outcome(self, question: Mapping[str, Any]) -> Any:
+    def _happened(self, question: Mapping[str, Any]) -> Any:
         """Look into the ledger whether a call happened, as the newest claim of its run.
 
         A call on its way is not seen by a look; showing the token makes it stale.
         """
-        asked = question["payload"]["arguments"]
+        payload = question["payload"]
+        asked = payload.get("compensation", payload)["arguments"]
         epoch = self._database.rows("SELECT epoch FROM runs WHERE id = ?", question["run_id"])[0][0]
         try:
             amount = self._books.call("look", run_id=question["run_id"], token=epoch, **asked)[
@@ -231,7 +255,11 @@ class Deciders(threading.Thread):
             ]
         except (OSError, ledger.Refused):
             return None  # look again later
-        return {"choice": "reject"} if amount is None else {"choice": "respond", "value": amount}
+        if amount is None:
+            return {"choice": "reject"}
+        if question["kind"] == "compensation":
+            return {"choice": "approve"}
+        return {"choice": "respond", "value": amount}
 
     def _decide(self, question: Mapping[str, Any], who: str, body: Mapping[str, Any]) -> None:
         address = f"/v1/questions/{question['id']}/decision"

@@ -75,7 +75,8 @@ class Book:
                 return "stale", None
         if call["op"] == "look":
             where = (
-                "SELECT amount FROM calls WHERE order_id = ? AND part = ? AND verdict = 'applied'"
+                "SELECT amount FROM calls WHERE order_id = ? AND part = ?"
+                " AND verdict = 'applied' AND op <> 'undo'"
             )
             return "seen", self._one(where, call["order"], call["part"])
         if call["op"] == "read":

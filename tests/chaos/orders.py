@@ -28,6 +28,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "fan": ("pay:a,b,c", "pay:d"),
     "asks": ("charge:a,b", "pay:c"),
     "tell": ("tell:a", "told:b", "tell:c"),
+    "saga": ("book:a", "nap:a", "book:b,c", "nap:b", "pay:d"),
+    "broken": ("book:a", "nap:a", "book:b,c", "break"),
     "long": ("pay:a", "pay:b", "pay:c", "pay:d", "pay:e", "pay:f", "pay:g", "pay:h"),
 }
 
@@ -42,6 +44,8 @@ class Verb:
     asks: bool = False
     tells: bool = False  # a message
     shows: bool = False  # a line in the run's result
+    undone: bool = False  # if the run fails or is cancelled
+    fails: bool = False  # the run, whatever comes
 
 
 VERBS: Mapping[str, Verb] = {
@@ -56,6 +60,8 @@ VERBS: Mapping[str, Verb] = {
     "hurry": Verb(asks=True, shows=True),
     "post": Verb(effect="always", shows=True),
     "mail": Verb(effect="always", shows=True),
+    "book": Verb(effect="always", shows=True, undone=True),
+    "break": Verb(fails=True),
     "tell": Verb(tells=True),
     "told": Verb(effect="always", tells=True, shows=True),
 }
@@ -86,6 +92,16 @@ def parts(kind: str) -> Iterator[tuple[str, str]]:
         verb, _, named = act.partition(":")
         for part in named.split(","):
             yield verb, part
+
+
+def fails(kind: str) -> bool:
+    """Whether an order of this kind can't succeed."""
+    return any(VERBS[verb].fails for verb, _ in parts(kind))
+
+
+def is_undone(kind: str) -> bool:
+    """Whether an order of this kind leaves nothing behind unless it succeeds."""
+    return any(VERBS[verb].undone for verb, _ in parts(kind))
 
 
 def order(seed: int, number: int) -> Order:

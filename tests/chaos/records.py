@@ -31,6 +31,11 @@ class Run:
     steps: dict[str, Step] = field(default_factory=dict)
     questions: list[Question] = field(default_factory=list)
 
+    def act_of(self, part: str) -> int:
+        """Return the number of the act that made a part."""
+        acts = KINDS[self.kind]
+        return next(i for i, act in enumerate(acts) if part in act.partition(":")[2].split(","))
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

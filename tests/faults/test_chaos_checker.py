@@ -131,6 +131,20 @@ class World:
         self.move("r3", status, f"run_{status}")
         self.told.append({"op": "cancel", "status": answer, "run_id": "r3", "now": None})
 
+    def broken(self, undone: str) -> None:
+        """Let a fourth order fail, and these parts of it be undone, in this order."""
+        self._run("r4", "broken", [])
+        self.move("r4", "running", "run_claimed", 1)
+        for part in "abc":
+            self.paid("r4", part, 1)
+            self.step("r4", part, "local.book", 1)
+        self.move("r4", "queued", "run_compensating")
+        self.move("r4", "running", "run_claimed", 1)
+        for part in undone:
+            key = f"r4:compensate:{part}"
+            self.calls.append(Call("undo", "r4", key, 2, "o-r4", part, AMOUNT, "applied"))
+        self.move("r4", "failed", "run_failed")
+
     def counts(self) -> dict[str, int]:
         found = Findings(lambda query: self.db.execute(query).fetchall(), self.calls, self.told)
         return {kind: times for kind, times in found.counts().items() if times}
@@ -170,6 +184,15 @@ PLANTED: dict[str, tuple[str, Any]] = {
     ),
     "of no run": ("wrong effect", lambda w: _again(w, "pay", run_id="r9", key="k", order="o-9")),
     "nothing was paid": ("missing effect", lambda w: _drop(w, "pay")),
+    "a booking that stands": ("effect not undone", lambda w: w.broken("cb")),
+    "the first undone first": ("undone out of order", lambda w: w.broken("abc")),
+    "undone twice": ("duplicated effect", lambda w: w.broken("cbaa")),
+    "undone, and never done": (
+        "wrong effect", lambda w: [w.broken("cba"), w.calls.remove(w.calls[-6])],
+    ),
+    "an order that can't succeed": ("failed run", lambda w: w._run("r5", "broken", []) or [
+        w.move("r5", "running", "run_claimed", 1), w.move("r5", "succeeded", "run_succeeded"),
+    ]),
     "a run that is gone": (
         "lost run", lambda w: w.do("DELETE FROM runs WHERE id = 'r2'"),
     ),
@@ -265,7 +288,10 @@ PLANTED: dict[str, tuple[str, Any]] = {
 
 
 def test_what_went_well_counts_nothing() -> None:
-    assert World().counts() == {}
+    world = World()
+    assert world.counts() == {}
+    world.broken("bca")  # b and c were made side by side
+    assert world.counts() == {}
 
 
 @pytest.mark.parametrize("planted", PLANTED)
