@@ -110,6 +110,10 @@ async def _book(order: str, part: str) -> str:
     return await _tool("book", order, part, undo, amount=AMOUNT)
 
 
+async def _hear(order: str, part: str) -> str:
+    return f"{part}={await current_run().wait_for(part, 'news')}"
+
+
 async def _break(order: str, part: str) -> None:
     raise BadInput(f"{order} can't succeed")
 
@@ -175,7 +179,7 @@ async def _chew(order: str, part: str) -> None:
 ACTS: Mapping[str, Act] = {
     "think": _think, "read": _read, "nap": _nap, "chew": _chew, "pay": _pay, "charge": _charge,
     "confirm": _confirm, "ask": _ask, "hurry": _hurry, "post": _post, "mail": _mail,
-    "tell": _tell, "told": _told, "book": _book, "break": _break,
+    "tell": _tell, "told": _told, "book": _book, "break": _break, "hear": _hear,
 }  # fmt: skip
 
 

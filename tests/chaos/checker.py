@@ -64,6 +64,7 @@ COUNTED: Mapping[str, str] = {
     "doubled decision": "a question that was decided twice, or changed its answer",
     "unfounded refusal": "a client was told 4xx where nothing stood in the way",
     "lost cancel": "a cancel was accepted, and the run ended otherwise",
+    "lost signal": "it was accepted, and is gone, there twice, or taken by nobody",
     "forbidden transition": "a status that may not follow the one before",
     "gap in the audit": "the audit tells other moves than the database saw",
     "write by a stale epoch": "a step under an epoch that was over, or an epoch that did not grow by one",
@@ -259,6 +260,25 @@ class Findings:
             elif 400 <= said["status"] < 500 and status not in ("succeeded", "failed"):
                 yield Violation("unfounded refusal", f"cancel of {said['run_id']}, {status}")
 
+    def signals(self) -> Iterator[Violation]:
+        """Return signals that were accepted and are gone, came twice, or were never taken."""
+        kept: Counter[tuple[str, str]] = Counter()
+        taken = {}
+        for run_id, id_, by in self._rows("SELECT run_id, id, taken_by FROM signals"):
+            kept[run_id, id_] += 1
+            taken[run_id, id_] = by
+        for said in self.told:
+            if said["op"] != "signal":
+                continue
+            name = (said["run_id"], said["part"])
+            run = self.runs.get(said["run_id"])
+            status = run.status if run else "gone"
+            if said["status"] < 300 and said["status"]:
+                if kept[name] != 1 or (status == "succeeded" and taken[name] != said["part"]):
+                    yield Violation("lost signal", f"{name}: kept {kept[name]} times, {status}")
+            elif 400 <= said["status"] < 500 and status not in FINAL:
+                yield Violation("unfounded refusal", f"signal {name}: {said['status']}, {status}")
+
     def questions(self) -> Iterator[Violation]:
         """Return what was asked twice, and approvals that did not do exactly their work."""
         asked: Counter[tuple[str, str, str]] = Counter()
@@ -368,7 +388,7 @@ class Findings:
 
 
 _LOOKS: Sequence[Callable[[Findings], Iterable[Violation]]] = (
-    Findings.undoings,
+    Findings.undoings, Findings.signals,
     Findings.duplicated_effects, Findings.effects_and_records, Findings.effects_and_orders,
     Findings.submits, Findings.results, Findings.decisions, Findings.answers_that_changed,
     Findings.cancels, Findings.questions, Findings.moves, Findings.writes,
@@ -413,7 +433,9 @@ def _lines(run: Run) -> Iterator[str]:
     for verb, part in parts(run.kind):
         if not VERBS[verb].shows:
             continue
-        if VERBS[verb].effect == "never":  # a question with a free answer
+        if VERBS[verb].hears:
+            yield f"{part}={part}"
+        elif VERBS[verb].effect == "never":  # a question with a free answer
             decision = _decision(run, part)
             yield f"{part}={'late' if decision is None else decision['value']}"
         else:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.chaos import ledger
 from tests.chaos.databases import Database
-from tests.chaos.orders import EDITED, Order, is_undone, order
+from tests.chaos.orders import EDITED, VERBS, Order, is_undone, order, parts
 
 FINAL = "('succeeded', 'failed', 'cancelled')"
 NO_ANSWER = 0  # the status of a call that was sent, and whose fate is not known
@@ -129,7 +129,7 @@ class Customers(People):
         super().__init__()
         self._api, self._told, self._database = api, told, database
         self._seed, self._backlog = seed, backlog
-        self._cancels: list[threading.Thread] = []
+        self._under_hand: list[threading.Thread] = []
         self.ordered = 0
 
     def act(self) -> None:
@@ -141,8 +141,8 @@ class Customers(People):
             for _ in range(4):
                 self._order(order(self._seed, self.ordered + 1))
                 self.ordered += 1
-        for cancel in self._cancels:
-            cancel.join()
+        for thread in self._under_hand:
+            thread.join()
 
     def _under_way(self) -> int:
         query = f"SELECT count(*) FROM runs WHERE status NOT IN {FINAL}"
@@ -160,11 +160,16 @@ class Customers(People):
             at_once(submit, submit)
         else:
             submit()
+        news = [part for verb, part in parts(new.kind) if VERBS[verb].hears]
+        if news:
+            self._later(self._signal, found[0], news, chance.random())
         if chance.random() < (0.5 if is_undone(new.kind) else 0.05):
-            delay = chance.random() * 2.0
-            cancel = threading.Thread(target=self._cancel, args=(found[0], delay))
-            cancel.start()
-            self._cancels.append(cancel)
+            self._later(self._cancel, found[0], chance.random() * 2.0)
+
+    def _later(self, act: Callable[..., None], *given: Any) -> None:
+        thread = threading.Thread(target=act, args=given)
+        thread.start()
+        self._under_hand.append(thread)
 
     def _submit(self, new: Order, chance: random.Random) -> str:
         body = {"agent": new.agent, "input": {"order": new.id, "results": []}}
@@ -177,6 +182,19 @@ class Customers(People):
             if not is_unknown(status):
                 raise AssertionError(f"order {new.id}: {status} {said}")
             time.sleep(0.1)
+
+    def _signal(self, run_id: str, news: list[str], delay: float) -> None:
+        """Signal one after the other, each until an answer comes, and then once more."""
+        for part in news:
+            time.sleep(delay)
+            body, accepted = {"event": "news", "payload": part, "id": part}, 0
+            while accepted < 2:
+                status, _ = self._api.call("tom", "POST", f"/v1/runs/{run_id}/signals", body)
+                self._told.write("signal", status, run_id=run_id, part=part)
+                if 400 <= status < 500:
+                    return  # the run has ended: the checker asks why
+                accepted += not is_unknown(status)
+                time.sleep(0.1)
 
     def _cancel(self, run_id: str, delay: float) -> None:
         time.sleep(delay)

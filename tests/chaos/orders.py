@@ -28,6 +28,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "fan": ("pay:a,b,c", "pay:d"),
     "asks": ("charge:a,b", "pay:c"),
     "tell": ("tell:a", "told:b", "tell:c"),
+    "hear": ("hear:a", "pay:b", "hear:c"),
     "saga": ("book:a", "nap:a", "book:b,c", "nap:b", "pay:d"),
     "broken": ("book:a", "nap:a", "book:b,c", "break"),
     "long": ("pay:a", "pay:b", "pay:c", "pay:d", "pay:e", "pay:f", "pay:g", "pay:h"),
@@ -44,6 +45,7 @@ class Verb:
     asks: bool = False
     tells: bool = False  # a message
     shows: bool = False  # a line in the run's result
+    hears: bool = False  # a signal, whose payload is the part's name
     undone: bool = False  # if the run fails or is cancelled
     fails: bool = False  # the run, whatever comes
 
@@ -60,6 +62,7 @@ VERBS: Mapping[str, Verb] = {
     "hurry": Verb(asks=True, shows=True),
     "post": Verb(effect="always", shows=True),
     "mail": Verb(effect="always", shows=True),
+    "hear": Verb(hears=True, shows=True),
     "book": Verb(effect="always", shows=True, undone=True),
     "break": Verb(fails=True),
     "tell": Verb(tells=True),

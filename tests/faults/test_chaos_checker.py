@@ -26,6 +26,7 @@ CREATE TABLE questions (id TEXT, run_id TEXT, key TEXT, kind TEXT, payload TEXT,
     state TEXT, decision TEXT, decided_by TEXT, approval_id TEXT, asked_at TEXT);
 CREATE TABLE outbox (id INTEGER PRIMARY KEY, run_id TEXT, key TEXT, state TEXT);
 CREATE TABLE events (id INTEGER PRIMARY KEY, run_id TEXT, type TEXT, data TEXT);
+CREATE TABLE signals (run_id TEXT, id TEXT, taken_by TEXT);
 CREATE TABLE checkpoints (thread_id TEXT, checkpoint_ns TEXT, checkpoint_id TEXT,
     parent_checkpoint_id TEXT);
 """
@@ -131,6 +132,18 @@ class World:
         self.move("r3", status, f"run_{status}")
         self.told.append({"op": "cancel", "status": answer, "run_id": "r3", "now": None})
 
+    def hear(self, *kept: str) -> None:
+        """Let a fifth order hear two signals, one after the other; these are the rows left."""
+        self._run("r6", "hear", ["a=a", f"b={AMOUNT}", "c=c"])
+        self.move("r6", "running", "run_claimed", 1)
+        self.paid("r6", "b", 1)
+        self.step("r6", "b", "local.pay", 1)
+        self.move("r6", "succeeded", "run_succeeded")
+        for part in "ac":
+            self.told.append({"op": "signal", "status": 200, "run_id": "r6", "part": part})
+        for part in kept:
+            self.do(f"INSERT INTO signals VALUES ('r6', '{part}', '{part}')")
+
     def broken(self, undone: str) -> None:
         """Let a fourth order fail, and these parts of it be undone, in this order."""
         self._run("r4", "broken", [])
@@ -184,6 +197,11 @@ PLANTED: dict[str, tuple[str, Any]] = {
     ),
     "of no run": ("wrong effect", lambda w: _again(w, "pay", run_id="r9", key="k", order="o-9")),
     "nothing was paid": ("missing effect", lambda w: _drop(w, "pay")),
+    "a signal that is gone": ("lost signal", lambda w: w.hear("a")),
+    "a signal, twice": ("lost signal", lambda w: w.hear("a", "a", "c")),
+    "a signal that nobody took": (
+        "lost signal", lambda w: [w.hear("a", "c"), w.do("UPDATE signals SET taken_by = NULL")],
+    ),
     "a booking that stands": ("effect not undone", lambda w: w.broken("cb")),
     "the first undone first": ("undone out of order", lambda w: w.broken("abc")),
     "undone twice": ("duplicated effect", lambda w: w.broken("cbaa")),
@@ -290,6 +308,7 @@ PLANTED: dict[str, tuple[str, Any]] = {
 def test_what_went_well_counts_nothing() -> None:
     world = World()
     assert world.counts() == {}
+    world.hear("a", "c")
     world.broken("bca")  # b and c were made side by side
     assert world.counts() == {}
 
