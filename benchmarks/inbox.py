@@ -7,7 +7,6 @@ It prints the median and the 95th percentile of each address, and fails over the
 
 from __future__ import annotations
 
-import socket
 import statistics
 import subprocess
 import sys
@@ -46,9 +45,10 @@ def serve(url: str) -> None:
     """Serve the API and the page on a free port, which is printed."""
     import uvicorn
 
+    from langgraph_durable.up import listen
     from langgraph_durable.web import create_app
 
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listen("127.0.0.1", 0)
     print(listening.getsockname()[1], flush=True)
     durable = Durable(url, pepper=PEPPER)
     uvicorn.Server(uvicorn.Config(create_app(durable), log_level="warning")).run([listening])

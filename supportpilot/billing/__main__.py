@@ -34,6 +34,7 @@ def main(
         json_response=True, stateless_http=True, host=HOST
     )
     listener = socket.create_server((HOST, port), backlog=BACKLOG)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
     chosen = listener.getsockname()[1]
     print(json.dumps({"url": f"http://{HOST}:{chosen}/mcp"}), flush=True)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 
 import uvicorn
 
+from langgraph_durable.up import listen
 from langgraph_durable.web import create_app
 from tests.web.web_shop import shop
 
 
 def main() -> None:
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = listen("127.0.0.1", 0)
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     config = uvicorn.Config(create_app(shop(sys.argv[1])), log_level="warning")
