@@ -83,10 +83,13 @@ def _outcome(ctx: RunContext, error: BaseException | None) -> Outcome:
 
 
 def in_order(steps: Iterable[Step]) -> list[Step]:
-    """Return the steps that have a compensation, the one recorded last first."""
+    """Return the steps that have a compensation, the one recorded last first.
+
+    Times are compared within a claim only: on SQLite each worker has a clock of its own.
+    """
     return sorted(
         (step for step in steps if step.compensation is not None),
-        key=lambda step: (step.recorded_at or _LONG_AGO, step.seq),
+        key=lambda step: (step.epoch, step.recorded_at or _LONG_AGO, step.seq),
         reverse=True,
     )
 
