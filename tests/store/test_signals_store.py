@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from desk import Desk, at_once, question, step
 
 from langgraph_durable.errors import Conflict, LeaseLost
 from langgraph_durable.runs import Asked, Drained, Slept, Status, Step, StepState
-from langgraph_durable.store import NewSignal, Write, signals
+from langgraph_durable.store import NewSignal, Write, schema, signals
 
 
 def new(run_id: str, number: int = 1, payload: Any = None) -> NewSignal:
@@ -102,6 +104,27 @@ def test_a_run_takes_so_many_signals_and_no_more(desk: Desk, monkeypatch: pytest
     with pytest.raises(Conflict, match="2 signals wait"):
         desk.store.send(new(run.id, 3))
     assert desk.store.send(new(run.id, 2)).id == "s2"  # a repeat is none
+
+
+def test_workers_are_told_when_a_signal_wakes_a_run(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    told: list[Any] = []
+    monkeypatch.setattr("langgraph_durable.store.notify", told.append)
+    lease = desk.started().lease
+    desk.store.put_step(lease, waits())
+    desk.store.settle(lease, Slept(None, ("paid",)))
+    told.clear()
+    desk.store.send(replace(new(lease.run_id), event="shipped"))
+    assert told == []
+    desk.store.send(new(lease.run_id, 2))
+    assert len(told) == 1
+
+
+def test_a_run_that_is_unwound_takes_none(desk: Desk):
+    run = desk.submit()
+    with desk.engine.begin() as tx:
+        tx.execute(sa.update(schema.runs).values(unwinding="failed"))
+    with pytest.raises(Conflict, match="being unwound"):
+        desk.store.send(new(run.id))
 
 
 def test_signals_go_with_their_run(desk: Desk):

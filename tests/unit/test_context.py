@@ -22,6 +22,7 @@ from langgraph_durable.errors import (
     DurableError,
     HandedBack,
     LeaseLost,
+    NonDeterminismError,
     Parked,
     UnknownRoute,
 )
@@ -215,6 +216,25 @@ async def test_a_sleep_parks_until_its_time_and_then_goes_on() -> None:
         clock, "_now", clock.now() + timedelta(seconds=61)
     )
     await context(journal, clock=clock).sleep("nap", 60)
+
+
+async def test_an_event_is_awaited_on_a_journal_in_memory() -> None:
+    journal, clock = MemoryJournal(), FakeClock()
+    with pytest.raises(Parked):
+        await context(journal, clock=clock).wait_for("payment", "paid", 60)
+    journal.send("shipped")
+    journal.send("paid", {"cents": 42})
+    assert await context(journal, clock=clock).wait_for("payment", "paid", 60) == {"cents": 42}
+    assert await context(journal, clock=clock).wait_for("payment", "paid", 60) == {"cents": 42}
+    with pytest.raises(Parked):
+        await context(journal, clock=clock).wait_for("second", "paid", 60)
+    clock.advance(61)
+    for _ in range(2):  # what comes later changes nothing
+        with pytest.raises(TimeoutError, match="'paid' did not come in time"):
+            await context(journal, clock=clock).wait_for("second", "paid", 60)
+        journal.send("paid", {"cents": 43})
+    with pytest.raises(NonDeterminismError):
+        await context(journal).wait_for("payment", "shipped")
 
 
 async def test_an_unknown_route_is_named_before_anything_happens() -> None:
