@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from langgraph_durable.errors import BadInput
 from langgraph_durable.values import readable, strict_json
@@ -23,13 +24,13 @@ err = Console(stderr=True)
 
 
 def say(text: str) -> None:
-    """Print a line for people; what is in brackets is no markup."""
-    out.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a line for people; what is in brackets is no markup, ``:x:`` no picture."""
+    out.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def complain(text: str, style: str | None = None) -> None:
     """Print a line beside the output."""
-    err.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    err.print(text, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def from_json(what: str, text: str) -> Any:
@@ -58,7 +59,7 @@ def print_table(columns: Iterable[str], lines: Iterable[Iterable[Any]]) -> None:
     for i, column in enumerate(columns):
         table.add_column(column, no_wrap=i == 0, overflow="fold")
     for line in lines:
-        table.add_row(*(str(cell) for cell in line))
+        table.add_row(*(Text(str(cell)) for cell in line))
     out.print(table, markup=False)
 
 

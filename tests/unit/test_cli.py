@@ -162,12 +162,14 @@ def test_runs_show_json(run: Any, durable: Durable, parked: str, sqlite_url: str
 
 
 def test_text_from_users_is_not_markup(run: Any, durable: Durable, sqlite_url: str) -> None:
-    """Rich reads [brackets]; an input that has them must neither vanish nor break the page."""
-    run_id = durable.submit("plain", "[/red] [bold]loud")
+    """Rich reads [brackets] and :x:; what has them must neither vanish nor become a picture."""
+    run_id = durable.submit("plain", "[/red] [bold]loud", tenant=":x:")
     Worker(durable).run_once()
     shown = run("runs", "show", run_id, "--db", sqlite_url)
     assert shown.code == 0
     assert "[/red] [bold]loud" in shown.out
+    assert "tenant :x:" in shown.out  # a sentence
+    assert " :x: " in run("runs", "list", "--db", sqlite_url).out  # a table
 
 
 def test_an_unknown_run(run: Any, durable: Durable, sqlite_url: str) -> None:
