@@ -47,6 +47,7 @@ class ModelRun:
     lease_until: datetime | None = None
     finished_at: datetime | None = None
     holds_thread: bool = False
+    wake_at: datetime | None = None  # when the timer of a parked run is over
     steps: dict[str, tuple[str, str | None, int]] = field(default_factory=dict)
     questions: dict[str, ModelQuestion] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)  # key -> state
@@ -67,7 +68,7 @@ class ModelRun:
 
     def leave(self, status: Status, now: datetime, run_after: datetime | None = None) -> None:
         """Give the run up."""
-        self.status, self.worker, self.lease_until = status, None, None
+        self.status, self.worker, self.lease_until, self.wake_at = status, None, None, None
         self.run_after = run_after or self.run_after
         if status in FINAL:
             self.finished_at, self.holds_thread = now, False
@@ -77,7 +78,14 @@ class ModelRun:
     def wake(self) -> None:
         """Queue it again when no question of it is open."""
         if self.status is Status.WAITING_HUMAN and not self.open_questions:
-            self.status, self.run_after = Status.QUEUED, self.created_at
+            self.status, self.run_after, self.wake_at = Status.QUEUED, self.created_at, None
+
+    def has_slept(self, now: datetime) -> bool:
+        """Queue it again when its timer is over, whoever still thinks about a question."""
+        over = self.wake_at is not None and self.wake_at <= now
+        if over and self.wake_at is not None:
+            self.status, self.run_after, self.wake_at = Status.QUEUED, self.wake_at, None
+        return over
 
 
 class Model:
@@ -135,8 +143,14 @@ class Model:
 
     # --- people ------------------------------------------------------------------------
 
-    def ask(self, run: ModelRun, asked: Sequence[ModelQuestion], now: datetime) -> None:
-        """Park a run with its questions."""
+    def ask(
+        self,
+        run: ModelRun,
+        asked: Sequence[ModelQuestion],
+        now: datetime,
+        wake_at: datetime | None,
+    ) -> None:
+        """Park a run with its questions, and perhaps a timer."""
         for question in asked:
             same = [q for q in run.open_questions if q.key == question.key]
             if any(q.digest == question.digest for q in same):
@@ -150,15 +164,14 @@ class Model:
                 run.steps[question.key] = ("asking", None, run.epoch)
         run.attempts = 0
         run.leave(Status.WAITING_HUMAN, now)
+        run.wake_at = wake_at
         run.wake()
 
     def sweep(self, now: datetime) -> int:
         """Wake who slept enough, expire what is overdue; return how many."""
         done = 0
         for run in self.runs.values():
-            if run.status is Status.SLEEPING and run.run_after <= now:
-                run.status = Status.QUEUED
-                done += 1
+            done += run.has_slept(now)
             for question in run.open_questions:
                 if question.expires_at is not None and question.expires_at <= now:
                     question.state = QuestionState.EXPIRED
