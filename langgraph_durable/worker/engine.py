@@ -106,10 +106,26 @@ class Engine:
         """Claim up to `limit` runs, load them and begin to keep their leases.
 
         All in the calling thread: the loop may be blocked by another run's code for longer
-        than the lease, and must not be what the lease waits for.
+        than the lease, and must not be what the lease waits for. A run that can't be loaded is
+        left to its lease, and keeps no other from being driven.
+
+        Raises:
+            Exception: what kept every one of them from being loaded.
         """
         claims = self._durable.store.claim_some(worker, self._lease_seconds, served, limit)
-        return [self._taken(claim) for claim in claims]
+        taken: list[Taken] = []
+        failed: Exception | None = None
+        for claim in claims:
+            try:
+                taken.append(self._taken(claim))
+            except Exception as error:
+                failed = error
+                log.warning("run %s can't be loaded; its lease runs out: %s", claim.run.id, error)
+                if isinstance(error, StoreError):
+                    break  # each of the others would wait as long for the database
+        if failed is not None and not taken:
+            raise failed
+        return taken
 
     def _taken(self, claim: Claim) -> Taken:
         store = self._durable.store
@@ -118,9 +134,11 @@ class Engine:
             start = Journaled([], [], [])  # nobody had it before: there is nothing to load
         else:
             start = store.load(claim.lease, asked=claim.asked > 0, rules_of=tenant)
+        services = services_of(self._durable, claim.run, start.rules)
         limit = claim.run.deadline_seconds
+        # last: a lease is kept until somebody unfollows it, and only a pass does that
         journal = self._writer.follow(claim.lease, start, limit, self._loop)
-        return Taken(claim, journal, services_of(self._durable, claim.run, start.rules))
+        return Taken(claim, journal, services)
 
     def start(self, taken: Taken, ended: Any) -> None:
         """Drive a claimed run in the background."""

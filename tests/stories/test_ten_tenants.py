@@ -10,10 +10,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from shop import Shop, succeeded
+from shop import AGENT, Shop, succeeded
 
 from langgraph_durable import Decision, Durable, RunContext, Status, Worker
+from langgraph_durable.errors import StoreError
+from langgraph_durable.journal import JournalWriter, RunJournal
+from langgraph_durable.runs import Budget, Lease
+from langgraph_durable.store import Served
 from langgraph_durable.testing import FakeClock
+from langgraph_durable.worker.engine import Engine
 
 MINUTES = 60.0
 HOURS = 3600.0
@@ -143,3 +148,37 @@ def test_a_crowd_without_a_limit_is_served_first(shop: Shop):
     late = shop.submit("late", tenant="other")
     first = Worker(shop.durable).run_once()
     assert first != late
+
+
+def test_a_run_that_can_not_be_loaded_keeps_no_other_from_being_driven_and_is_not_kept(
+    any_shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs are claimed many at a time; a lease that is kept and not driven would never end."""
+
+    async def quick(_ctx: RunContext, _: Any) -> None: ...
+
+    budget = Budget(tokens=1, window_seconds=MINUTES)
+    durable = any_shop.deploy(quick, budgets={"t1": budget, "t3": budget})
+    run_ids = [durable.submit(AGENT, {}, tenant=f"t{n}") for n in range(5)]
+    served = Served([(agent.name, agent.version) for agent in durable.agents])
+    followed: list[str] = []
+    follow = JournalWriter.follow
+
+    def noting(self: JournalWriter, lease: Lease, *rest: Any) -> RunJournal:
+        followed.append(lease.run_id)
+        return follow(self, lease, *rest)
+
+    def broken(tenant: str, *_: Any) -> list[Any]:
+        raise StoreError("away") if tenant == "t3" else ValueError("what is this?")
+
+    monkeypatch.setattr(JournalWriter, "follow", noting)
+    monkeypatch.setattr(durable.store, "used_by_tenant", broken)
+
+    async def take() -> list[str]:
+        async with Engine(durable, 60.0, 1.0) as engine:
+            taken = await asyncio.to_thread(engine.take, "w", served, 8)
+            return [one.claim.run.id for one in taken]
+
+    # behind the one for which the database was away nobody waits for it once more
+    assert asyncio.run(take()) == followed == [run_ids[0], run_ids[2]]
+    assert {durable.get(run_id).status for run_id in run_ids} == {Status.RUNNING}
