@@ -39,8 +39,22 @@ def check_seconds(key: str, what: str, seconds: float) -> None:
         )
 
 
+def _refuse_unwinding(ctx: RunContext, key: str) -> None:
+    """Refuse to pause a run that is unwound: it takes no signals, and only people hold it up.
+
+    Raises:
+        BadInput: a compensation's tool wants to wait; a person is asked what is to be done.
+    """
+    if ctx.state.unwinding:
+        raise BadInput(
+            f"step {key!r}: a compensation can't sleep or wait for an event. Let its tool raise an "
+            "error that is tried again, or ask a person."
+        )
+
+
 async def sleep(ctx: RunContext, key: str, seconds: float) -> None:
     """See `RunContext.sleep`."""
+    _refuse_unwinding(ctx, key)
     check_seconds(key, "the time to sleep", seconds)
     clock = ctx.services.clock
 
@@ -56,6 +70,7 @@ async def sleep(ctx: RunContext, key: str, seconds: float) -> None:
 
 async def wait_for(ctx: RunContext, key: str, event: str, timeout_seconds: float | None) -> Any:
     """See `RunContext.wait_for`."""
+    _refuse_unwinding(ctx, key)
     check_name(f"the event that step {key!r} waits for", event)
     if timeout_seconds is not None:
         check_seconds(key, "timeout_seconds", timeout_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,16 @@ def _hiding(step: Step, secrets: Revealed) -> Step:
     return replace(
         step,
         value=None if step.value is None else secrets.hide_json(step.value),
-        compensation=step.compensation and secrets.hide_json(step.compensation),
+        compensation=step.compensation and _undoing(step.compensation, secrets),
         request=secrets.hide(step.request),
         error=None if step.error is None else secrets.hide(step.error),
         emits=tuple(replace(told, payload=secrets.hide_plain(told.payload)) for told in step.emits),
     )
+
+
+def _undoing(text: str, secrets: Revealed) -> str:
+    """Forget the arguments of a compensation that hold a secret: with a marker in its place the
+    call would undo something else, so a person is asked for them."""
+    stored = json.loads(text)
+    hidden = secrets.hide_plain(stored)
+    return text if hidden == stored else json.dumps({**hidden, "arguments": None})

@@ -22,6 +22,7 @@ from langgraph_durable.context.revealing import record
 from langgraph_durable.context.tooling import call_tool
 from langgraph_durable.errors import DurableError, LeaseLost, PassEnded, StepConflict
 from langgraph_durable.modes import failure, is_incurable, not_ours
+from langgraph_durable.modes.ending import hiding
 from langgraph_durable.runs import (
     COMPENSATE,
     HAPPENED,
@@ -63,7 +64,8 @@ async def unwind(ctx: RunContext) -> Outcome:
         ctx.state.closed = True
         ctx.leave(token)
     await ctx.state.land()
-    return _outcome(ctx, error)
+    outcome = _outcome(ctx, error)
+    return hiding(outcome, ctx) if ctx.state.secrets else outcome
 
 
 def _outcome(ctx: RunContext, error: BaseException | None) -> Outcome:

@@ -69,6 +69,7 @@ def begin(
             previous_worker=runs.c.worker,
             worker=None,
             lease_until=None,
+            wake_at=None,
             **values,
         )
     )

@@ -25,6 +25,7 @@ from langgraph_durable import (
 from langgraph_durable.errors import BadInput, Conflict, ToolError, UnknownTool
 from langgraph_durable.integrations.langchain import durable_tool
 from langgraph_durable.runs import Budget, Effect, Run
+from langgraph_durable.secrets import MappingSecrets
 from langgraph_durable.testing import (
     FakeClock,
     crash_everywhere,
@@ -352,6 +353,69 @@ def test_arguments_that_nobody_could_know_are_asked_for(saga: Saga):
     saga.durable.decide(question.id, Decision.edit("mei", {"what": "car"}))
     assert saga.go_on(run.id).status is Status.FAILED
     assert saga.given_back() == ["car"]
+
+
+@pytest.mark.promise("S-45")
+def test_a_compensation_shows_no_secret_that_it_read():
+    token = "tok-of-the-landlord"
+    saga = Saga("sqlite://", secrets=MappingSecrets({"crm": token}))
+    errors = [OSError, ToolError]  # one that is tried again, and one that a person is asked about
+
+    @saga.hub.tool(effect="idempotent")
+    async def leave(idempotency_key: str) -> None:
+        text = (await current_run().secret("crm")).get_secret_value()
+        if errors:
+            raise errors.pop(0)(f"401 with {text}")
+
+    async def agent(ctx: RunContext, _: Any) -> None:
+        await ctx.tool("a", "take", {"what": "flat"}, compensate=Compensation("leave", {}))
+        raise BadInput("no")
+
+    run = saga.run(agent)
+    assert run.questions[0].payload["error"] == "ToolError: 401 with [secret crm]"
+    (requeued,) = saga.events(run, "run_requeued")
+    assert requeued["error"]["message"] == "401 with [secret crm]"
+    saga.durable.decide(run.questions[0].id, Decision.approve("mei"))
+    assert saga.go_on(run.id).status is Status.FAILED
+    assert token not in str(saga.durable.events(run.id))
+
+
+@pytest.mark.promise("S-45")
+def test_a_compensation_is_not_called_with_the_marker_of_a_secret_but_a_person_is_asked():
+    saga = Saga("sqlite://", secrets=MappingSecrets({"crm": "tok-of-the-landlord"}))
+
+    async def agent(ctx: RunContext, _: Any) -> None:
+        text = (await ctx.secret("crm")).get_secret_value()
+        await ctx.tool("a", "take", {"what": text}, compensate=RETURN)
+        raise BadInput("no")
+
+    (question,) = saga.run(agent).questions
+    assert (question.key, question.allowed) == ("compensate:a?happened", ("edit", "reject"))
+    saga.durable.decide(question.id, Decision.edit("mei", {"what": "flat"}))
+    assert saga.go_on(question.run_id).status is Status.FAILED
+    assert saga.given_back() == ["flat"]
+
+
+@pytest.mark.parametrize("wait", ["sleep", "wait_for"])
+def test_a_compensation_that_wants_to_sleep_or_wait_asks_a_person(saga: Saga, wait: str):
+    """An unwound run takes no signals; and handed back to sleep it would be claimed at once."""
+
+    @saga.hub.tool(effect="idempotent")
+    async def dawdle(idempotency_key: str) -> None:
+        await getattr(current_run(), wait)("nap", *(["ev"] if wait == "wait_for" else []), 60)
+
+    async def agent(ctx: RunContext, _: Any) -> None:
+        await ctx.tool("a", "take", {"what": "car"}, compensate=Compensation("dawdle", {}))
+        raise BadInput("no")
+
+    saga.durable.agent("saga")(agent)
+    run_id = saga.durable.submit("saga", {})
+    assert Worker(saga.durable).run_until_idle(limit=5) == 2
+    (question,) = saga.durable.get(run_id).questions
+    assert question.key == "compensate:a?failed1"
+    assert "can't sleep or wait" in question.payload["error"]
+    saga.durable.decide(question.id, Decision.respond("mei", "done by hand"))
+    assert saga.go_on(run_id).status is Status.FAILED
 
 
 # --- what is refused ---------------------------------------------------------------------
