@@ -108,7 +108,7 @@ class NotEncodable(BadInput, TypeError):
     """A value that the journal can't keep, because it would not come back equal."""
 
     def __init__(self, where: str, path: str, kind: str, way_out: str) -> None:
-        self.where, self.path, self.kind = where, path, kind
+        self.where, self.path, self.kind, self.way_out = where, path, kind, way_out
         super().__init__(
             f"{where}: the value at {path} has type {kind}, which is not journaled. {way_out}"
         )

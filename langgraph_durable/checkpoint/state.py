@@ -183,10 +183,11 @@ def refusal(
     values: Iterable[tuple[str, Any]], serde: SerializerProtocol, error: TypeError
 ) -> Exception:
     """Return the error that names the first value which can't be kept; `error` if none is found."""
+    way_out = error.way_out if isinstance(error, NotEncodable) else WAY_OUT  # of a secret
     for key, value in values:
         found = _unkept(value, serde, f"$.{key}")
         if found is not None:
-            return NotEncodable(STATE, *found, WAY_OUT)
+            return NotEncodable(STATE, *found, way_out)
     return error
 
 

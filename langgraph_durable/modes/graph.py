@@ -20,7 +20,7 @@ from langgraph.types import Command, Interrupt, StateSnapshot
 
 from langgraph_durable.agents import Agent
 from langgraph_durable.checkpoint import Savers
-from langgraph_durable.checkpoint.state import STATE, WAY_OUT
+from langgraph_durable.checkpoint.state import STATE
 from langgraph_durable.context import RunContext
 from langgraph_durable.errors import CodeChanged, DurableError, NotEncodable, QuestionSwallowed
 from langgraph_durable.modes.ending import Ending
@@ -65,7 +65,7 @@ async def run(
             if error.where != STATE:
                 raise
             where = f"agent {agent.name!r}, {STATE}"
-            raise NotEncodable(where, error.path, error.kind, WAY_OUT) from error
+            raise NotEncodable(where, error.path, error.kind, error.way_out) from error
 
 
 def thread_id(ctx: RunContext) -> str:
