@@ -7,7 +7,7 @@ doubled, no decision is lost or delivered twice.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -18,6 +18,7 @@ from shop import Shop, succeeded, waits
 
 from langgraph_durable import Status, Worker, current_run
 from langgraph_durable.runs import Asked, Done
+from langgraph_durable.store import Ending
 
 pytestmark = [pytest.mark.promise("S-20"), pytest.mark.promise("S-77")]
 
@@ -84,7 +85,11 @@ def losing(shop: Shop, monkeypatch: pytest.MonkeyPatch, kind: type) -> Callable[
             raise Killed(kind.__name__)
         return settle(lease, outcome, *args, **kwargs)
 
+    def lost_with_others(endings: Sequence[Ending], _lease_seconds: float) -> list[bool]:
+        return [False] * len(endings)  # none is settled here: each goes on to `settle`
+
     monkeypatch.setattr(shop.durable.store, "settle", lost)
+    monkeypatch.setattr(shop.durable.store, "finish", lost_with_others)
     return monkeypatch.undo
 
 

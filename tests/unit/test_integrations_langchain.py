@@ -237,7 +237,9 @@ async def test_what_the_runtime_fills_is_hidden_from_models_and_from_the_questio
     journal.decide(question, Decision.edit("mei", {"text": "hello"}))
     with running(context(journal)):
         done = await graph.compile().ainvoke({"messages": [message]})
-    assert done["messages"][-1].content == "hello run-1:tools@1:send:call_1 1 1"
+    assert (
+        done["messages"][-1].content == "hello run-1:tools@1:send:call_1 2 1"
+    )  # the second claim's token
 
 
 async def test_a_once_tool_that_asks_for_itself_is_not_taken_for_one_that_may_have_happened() -> (
