@@ -10,6 +10,9 @@ MINUTES ?= 5
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# The demo and the tests start many processes: each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo up verdicts test check unit docs kills bench chaos clean
 
 demo: $(VENV)/demo-$(DB).stamp  ## the kill experiment, on SQLite (DB=postgres: on PostgreSQL)
