@@ -340,7 +340,8 @@ class RunContext:
         digest = ""
         if request is not None:
             digest = fingerprint(request, types=self.services.types, where=f"step {key!r}")
-        effect = Effect(effect)
+        if not isinstance(effect, Effect):  # its call costs as much as the rest of this
+            effect = Effect(effect)
         if compensate is not None and effect is Effect.READ:
             effect = Effect.IDEMPOTENT
         step = Call(

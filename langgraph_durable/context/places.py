@@ -57,7 +57,7 @@ class Places(BaseCallbackHandler):
         self._tries: dict[str, list[int]] = {}  # how many when each try of it began
         self._names: dict[str, str] = {}
         self._graphs: dict[UUID, int] = {}
-        self._visits: dict[tuple[str, str], list[object]] = {}  # (caller, node) -> supersteps
+        self._visits: dict[tuple[str, str], dict[object, int]] = {}  # (caller, node) -> supersteps
         self.counts_visits = False  # steps mode: name a task by its node's visits
         self.counts_graphs = False  # a plain function may call several: each has its number
 
@@ -123,10 +123,8 @@ class Places(BaseCallbackHandler):
         sent = _send_index(metadata.get("langgraph_path", ()))
         if self.counts_visits:
             caller = namespace.rpartition(_SEPARATOR)[0]
-            visits = self._visits.setdefault((caller, f"{before}{node}{sent}"), [])
-            if step not in visits:
-                visits.append(step)
-            step = visits.index(step) + 1
+            visits = self._visits.setdefault((caller, f"{before}{node}{sent}"), {})
+            step = visits.setdefault(step, len(visits) + 1)
         return f"{node}@{step}{sent}"
 
     def forget_tries(self) -> None:

@@ -1004,7 +1004,7 @@ class RunStore:
             row = lock(tx, run_id, tenant)
             if row.unwinding:
                 raise Conflict(
-                    f"run {run_id} failed and its steps were undone: its journal would answer for "
+                    f"the steps of run {run_id} were undone: its journal would answer for "
                     "what is no longer so. Submit it anew, with a new idempotency key."
                 )
             fresh = {

@@ -79,6 +79,15 @@ _POSTGRES = Bulk(
     FROM asked JOIN fence ON fence.id = asked.run_id AND fence.epoch = asked.epoch
     {_UPSERT}
     """,  # noqa: S608  # built from the constant column names above
+    one=f"""
+    WITH fence AS (
+        UPDATE runs SET lease_until = {{until}}
+        WHERE id = %(run_id)s AND epoch = %(epoch)s AND status IN ('running', 'cancelling')
+        RETURNING id
+    )
+    INSERT INTO steps ({_LIST}, recorded_at) SELECT {{fields}}, {{now}} FROM fence
+    {_UPSERT}
+    """,  # noqa: S608  # the same
     into=steps,
 )
 _SQLITE = Bulk(
@@ -134,6 +143,7 @@ def _row(write: Write) -> dict[str, Any]:
     for name in _SAID:
         if row[name]:
             row[name] = clean_text(row[name])
+    row["state"] = write.step.state.value
     row["run_id"], row["epoch"] = write.lease.run_id, write.lease.epoch
     return row
 
