@@ -196,7 +196,9 @@ class Faults:
             return
         worker = awake[int(fault.whom * len(awake))]
         worker.send(signal.SIGSTOP)
-        eventually(worker.is_stopped, "a worker that is stopped")
+        eventually(lambda: worker.is_stopped() or not worker.is_alive, "a worker that is stopped")
+        if not worker.is_alive:  # it was on its way out by a SIGTERM: nothing landed
+            return
         self._frozen.append((time.monotonic() + fault.seconds, worker))
         self._note("SIGSTOP worker beyond its lease")
 
