@@ -34,5 +34,5 @@ def test_nothing_is_lost_and_nothing_is_done_twice(db: str, tmp_path: Path, zygo
     print(table(result.data()))
     assert not result.violations, result.violations[:20]
     assert result.kills >= 16, result.faults
-    assert result.shown["runs"] >= 12
+    assert result.shown["runs"] >= PLAN["backlog"]  # more came, on a machine that has time
     assert result.shown["takeovers from a dead or frozen worker"] > 0
