@@ -155,7 +155,6 @@ class _End:
     journal: RunJournal
     ending: Ending
     future: asyncio.Future[bool]
-    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,19 +227,19 @@ class JournalWriter(threading.Thread):
 
     def write(self, pending: _Pending) -> None:
         """Queue a step for the next commit."""
-        with self._guard:  # the thread ends under the same lock: nothing is queued behind it
-            if not self._ended:
-                self._inbox.put(pending)
-                return
-        self._refuse([pending])
+        if not self._queued(pending):
+            self._refuse([pending])
 
     def finish(self, end: _End) -> None:
         """Queue the end of a run for the next commit."""
-        with self._guard:
+        if not self._queued(end):
+            self._tell(end, is_done=False)
+
+    def _queued(self, item: _Item) -> bool:
+        with self._guard:  # the thread ends under the same lock: nothing is queued behind it
             if not self._ended:
-                self._inbox.put(end)
-                return
-        self._tell([end])
+                self._inbox.put(item)
+            return not self._ended
 
     def untaken_signals(self, run_id: str, event: str, limit: int) -> Sequence[Signal]:
         """Ask the store, in the calling thread."""
@@ -270,7 +269,8 @@ class JournalWriter(threading.Thread):
         while not self._inbox.empty():  # what the database didn't take, and what came too late
             late, ends, _ = self._gather()
             self._refuse(late)
-            self._tell(ends)
+            for end in ends:
+                self._tell(end, is_done=False)
 
     def _turn(self) -> bool:
         batch, ends, stopping = self._gather()
@@ -337,12 +337,11 @@ class JournalWriter(threading.Thread):
             log.warning("runs can't be settled together: %s", error)
             done = [False] * len(ends)
         for end, is_done in zip(ends, done, strict=True):
-            end.done = is_done
-        self._tell(ends)
+            self._tell(end, is_done=is_done)
 
-    def _tell(self, ends: Sequence[_End]) -> None:
-        for end in ends:
-            end.journal.call(_resolve_once, end.future, end.done)
+    @staticmethod
+    def _tell(end: _End, *, is_done: bool) -> None:
+        end.journal.call(_resolve_once, end.future, is_done)
 
     def _later(self, batch: list[_Pending], error: StoreError) -> None:
         """The database is away: keep trying for as long as a lease may still be ours."""

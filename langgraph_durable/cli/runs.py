@@ -251,9 +251,7 @@ def _print_event(event: Event, as_json: bool) -> None:
         sys.stdout.flush()
         return
     shown = readable(dict(event.data), 120) if event.data else ""
-    say(
-        f"{at(event.at)}  {event.type:<20} {event.actor}  {shown}",
-    )  # fmt: skip
+    say(f"{at(event.at)}  {event.type:<20} {event.actor}  {shown}")
 
 
 def _used(usage: Usage) -> str:

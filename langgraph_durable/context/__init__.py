@@ -330,18 +330,18 @@ class RunContext:
         call that has one is a write, of effect IDEMPOTENT if it isn't ONCE.
 
         Raises:
-            BadInput: a probe is given for a call that may be repeated.
+            BadInput: a probe is given for a call that may be repeated, or the compensation's
+                tool can't be repeated safely.
             NonDeterminismError: the key was recorded for another request.
-            BadInput: the compensation's tool can't be repeated safely.
             NotEncodable: the result can't be journaled.
         """
-        if probe is not None and Effect(effect) is not Effect.ONCE:
+        if not isinstance(effect, Effect):  # its call costs as much as the rest of this
+            effect = Effect(effect)
+        if probe is not None and effect is not Effect.ONCE:
             raise BadInput(f"step {key!r}: a probe is for effect='once'; others are made again")
         digest = ""
         if request is not None:
             digest = fingerprint(request, types=self.services.types, where=f"step {key!r}")
-        if not isinstance(effect, Effect):  # its call costs as much as the rest of this
-            effect = Effect(effect)
         if compensate is not None and effect is Effect.READ:
             effect = Effect.IDEMPOTENT
         step = Call(

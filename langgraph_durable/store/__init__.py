@@ -369,9 +369,13 @@ class RunStore:
             wanted = 1 if collisions else limit  # after a collision with care, one by one
             try:
                 taken = self._run(
-                    lambda tx, wanted=wanted: self._claim(
-                        tx, worker, lease_seconds, served, wanted
-                    ),  # type: ignore[misc]
+                    partial(
+                        self._claim,
+                        worker=worker,
+                        lease_seconds=lease_seconds,
+                        served=served,
+                        limit=wanted,
+                    ),
                     patience_seconds=SHORT_SECONDS,
                 )
             except IntegrityError:

@@ -66,20 +66,15 @@ class Bulk:
             rows = [{**row, **self._closed(row, keyring)} for row in rows]
         moments = time.moments(seconds)
         if moments is None and self._one is not None and len(rows) == 1:
-            found = tx.exec_driver_sql(self._one, {**rows[0], "later_": seconds})
-            return found.all() if found.returns_rows else []
-        given: dict[str, Any] = {
-            "rows": json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
-        }
-        if moments is None:
-            statement = self._by_server
-            given["later_"] = seconds
+            statement, given = self._one, {**rows[0], "later_": seconds}
+        elif moments is None:
+            statement, given = self._by_server, {"rows": _text(rows), "later_": seconds}
         elif tx.dialect.name == "sqlite":
-            statement = self._sqlite
-            given["now"], given["until"] = (sqlite_time(at) for at in moments)
+            now, until = (sqlite_time(at) for at in moments)
+            statement, given = self._sqlite, {"rows": _text(rows), "now": now, "until": until}
         else:
-            statement = self._by_clock
-            given["now"], given["until"] = moments
+            times = dict(zip(("now", "until"), moments, strict=True))
+            statement, given = self._by_clock, {"rows": _text(rows), **times}
         found = tx.exec_driver_sql(statement, given)
         return found.all() if found.returns_rows else []
 
@@ -89,3 +84,7 @@ class Bulk:
             for name, kind in self._sealed
             if row[name] is not None
         }
+
+
+def _text(rows: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))

@@ -93,7 +93,7 @@ def is_told(tx: sa.Connection, run_id: str, type_: str, data: Mapping[str, Any])
     """Whether a run has an event that says just this."""
     alike = sa.select(events.c.data).where(events.c.run_id == run_id, events.c.type == type_)
     # compared here: where payloads are encrypted, no two of the same look the same
-    return json.dumps(data, default=str) in tx.execute(alike).scalars().all()
+    return _text(data) in tx.execute(alike).scalars().all()
 
 
 def newest(tx: sa.Connection) -> int:

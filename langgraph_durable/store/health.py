@@ -79,16 +79,17 @@ def announced(text: str) -> set[tuple[str, str]]:
     return {(name, version) for name, _, version in lines}
 
 
+def _overdue(
+    wanted: sa.Select[Any], due: sa.Column[Any], time: Timeline, limit: int
+) -> sa.Select[Any]:
+    """Return the query of rows that were due so long ago that a live worker had seen them."""
+    return wanted.where(due < time.later(-LIVE_SECONDS)).order_by(due).limit(limit)
+
+
 def _stuck_leases(tx: sa.Connection, time: Timeline, limit: int) -> list[Complaint]:
-    found = tx.execute(
-        sa.select(runs.c.id, runs.c.worker, runs.c.lease_until)
-        .where(
-            runs.c.status.in_((Status.RUNNING.value, Status.CANCELLING.value)),
-            runs.c.lease_until < time.later(-LIVE_SECONDS),
-        )
-        .order_by(runs.c.lease_until)
-        .limit(limit)
-    )
+    is_owned = runs.c.status.in_((Status.RUNNING.value, Status.CANCELLING.value))
+    wanted = sa.select(runs.c.id, runs.c.worker, runs.c.lease_until).where(is_owned)
+    found = tx.execute(_overdue(wanted, runs.c.lease_until, time, limit))
     return [
         Complaint(
             "stuck lease",
@@ -100,15 +101,9 @@ def _stuck_leases(tx: sa.Connection, time: Timeline, limit: int) -> list[Complai
 
 
 def _overdue_questions(tx: sa.Connection, time: Timeline, limit: int) -> list[Complaint]:
-    found = tx.execute(
-        sa.select(questions.c.run_id, questions.c.id, questions.c.expires_at)
-        .where(
-            questions.c.state == QuestionState.OPEN.value,
-            questions.c.expires_at < time.later(-LIVE_SECONDS),
-        )
-        .order_by(questions.c.expires_at)
-        .limit(limit)
-    )
+    is_open = questions.c.state == QuestionState.OPEN.value
+    wanted = sa.select(questions.c.run_id, questions.c.id, questions.c.expires_at).where(is_open)
+    found = tx.execute(_overdue(wanted, questions.c.expires_at, time, limit))
     return [
         Complaint(
             "overdue question",
@@ -120,16 +115,9 @@ def _overdue_questions(tx: sa.Connection, time: Timeline, limit: int) -> list[Co
 
 
 def _overdue_timers(tx: sa.Connection, time: Timeline, limit: int) -> list[Complaint]:
-    found = tx.execute(
-        sa.select(runs.c.id, runs.c.wake_at)
-        .where(
-            runs.c.status.in_([status.value for status in PARKED]),
-            runs.c.wake_at.is_not(None),
-            runs.c.wake_at < time.later(-LIVE_SECONDS),
-        )
-        .order_by(runs.c.wake_at)
-        .limit(limit)
-    )
+    is_parked = runs.c.status.in_([status.value for status in PARKED])
+    wanted = sa.select(runs.c.id, runs.c.wake_at).where(is_parked, runs.c.wake_at.is_not(None))
+    found = tx.execute(_overdue(wanted, runs.c.wake_at, time, limit))
     return [
         Complaint(
             "overdue timer",
