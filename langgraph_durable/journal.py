@@ -262,8 +262,9 @@ class JournalWriter(threading.Thread):
         """Write and keep until stopped."""
         self._beat.again()
         stopping = False
-        while not stopping:
-            stopping = self._turn()
+        with self._store.keeping_connection():
+            while not stopping:
+                stopping = self._turn()
         with self._guard:
             self._ended = True
         while not self._inbox.empty():  # what the database didn't take, and what came too late

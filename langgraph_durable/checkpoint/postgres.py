@@ -3,8 +3,8 @@
 Check and commit are one message. A lock on the run's row is thus never held while this
 process is waited for, whose loop may be blocked by a node, or by a call that wants that
 very lock; the journal's thread, which renews the leases of all runs, doesn't wait for it
-either. Nothing is kept in a session and no statement is prepared, so that a pooler in
-transaction mode may stand between.
+either. Nothing is kept in a session, so that a pooler in transaction mode may stand between;
+statements are prepared only where there is none.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 from ..encryption import Keyring
 from ..errors import StoreError
 from ..store import fence
+from ..store.engine import PREPARE_AFTER, WHOSE_SERVER
 from ..values import Types
 from .fenced import Act, FencedSaver, Pass, T
 from .savers import Savers
@@ -50,7 +51,7 @@ class PostgresSavers(Savers):
             min_size=1,
             max_size=MAX_CONNECTIONS,
             timeout=CONNECTION_SECONDS,
-            check=AsyncConnectionPool.check_connection,
+            configure=_prepare_statements,
             open=False,
             name="langgraph_durable.checkpoint",
         )
@@ -175,6 +176,14 @@ class FencedPostgresSaver(FencedSaver):
             raise self._pass.lose() from None
         self._pass.progressed |= mark
         return result
+
+
+async def _prepare_statements(connection: AsyncConnection[DictRow]) -> None:
+    """Let the server keep the plans of statements that come again: see `store.engine`."""
+    answer = await connection.execute(WHOSE_SERVER)
+    row = await answer.fetchone()
+    if row is not None and connection.info.backend_pid in row.values():
+        connection.prepare_threshold = PREPARE_AFTER
 
 
 async def _through_outage(act: Callable[[], Awaitable[T]]) -> T:

@@ -11,6 +11,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -82,6 +83,7 @@ from langgraph_durable.store import (
 )
 from langgraph_durable.store.engine import open_engine, prepare
 from langgraph_durable.store.health import Complaint, Parked, Stats
+from langgraph_durable.store.kept import KeptConnections
 from langgraph_durable.store.keys import ApiKey, NewKey
 from langgraph_durable.store.locks import lock
 from langgraph_durable.store.migrate import check_schema, upgrade
@@ -200,7 +202,9 @@ class RunStore:
         self._time = Timeline(engine.dialect.name, clock)
         self._claims: dict[object, sa.UpdateBase] = {}
         self._is_postgres = engine.dialect.name == "postgresql"
-        self._autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        # PostgreSQL: a single statement is its own transaction, one message each way, not three
+        alone = {"isolation_level": "AUTOCOMMIT"} if self._is_postgres else {}
+        self._recording = KeptConnections(engine.execution_options(**alone))
 
     # --- transactions ------------------------------------------------------------------
 
@@ -209,10 +213,10 @@ class RunStore:
         work: Callable[[sa.Connection], T],
         *,
         reads_only: bool = False,
-        is_one_statement: bool = False,
+        records_only: bool = False,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> T:
-        trying = self._alone if is_one_statement and self._is_postgres else self._once
+        trying = self._record if records_only else self._once
         try:
             return self._patiently(trying, work, reads_only, patience_seconds)
         except SQLAlchemyError as error:
@@ -242,10 +246,13 @@ class RunStore:
             with tx.begin():
                 return work(tx)
 
-    def _alone(self, work: Callable[[sa.Connection], T], _reads_only: bool) -> T:
-        """Let a single statement be its own transaction: one message each way, not three."""
-        with self._autocommit.connect() as connection, connection.begin():
+    def _record(self, work: Callable[[sa.Connection], T], _reads_only: bool) -> T:
+        with self._recording.lent() as connection, connection.begin():
             return work(connection)
+
+    def keeping_connection(self) -> AbstractContextManager[None]:
+        """Let the calling thread keep a connection, for the steps that it is going to record."""
+        return self._recording.keeping()
 
     # --- the schema --------------------------------------------------------------------
 
@@ -515,7 +522,7 @@ class RunStore:
             w.step.emits or w.step.takes is not None or w.step.key.startswith(COMPENSATE)
             for w in writes
         )
-        return self._run(work, is_one_statement=not more, patience_seconds=lease_seconds / 3)
+        return self._run(work, records_only=not more, patience_seconds=lease_seconds / 3)
 
     def put_step(self, lease: Lease, step: Step, lease_seconds: float = 60.0) -> None:
         """Record one step.

@@ -77,8 +77,8 @@ if hasattr(os, "register_at_fork"):
 def _options(backend: str) -> dict[str, Any]:
     if backend == "sqlite":
         return {"connect_args": {"timeout": BUSY_SECONDS, "check_same_thread": False}}
-    # no server-side prepared statements: they break behind a transaction-mode pooler; no ping
-    # before each use: the store tries a transaction again that met a dropped connection
+    # nothing is prepared on the server until `_prepare_statements` allows it; no ping before each
+    # use: the store tries a transaction again that met a dropped connection
     return {
         "connect_args": {"connect_timeout": 10, "prepare_threshold": None},
     }
@@ -107,11 +107,37 @@ def prepare(engine: sa.Engine) -> None:
     SQLite: write-ahead log (readers don't block), a busy timeout, and transactions that
     take the write lock at their start, so that none fails half-way with "database is
     locked". A connection with the execution option `reads_only` doesn't take it.
+    PostgreSQL: statements are prepared where that can be.
     """
-    if engine.dialect.name != "sqlite" or sa.event.contains(engine, "connect", _on_connect):
+    if engine.dialect.name == "postgresql":
+        if not sa.event.contains(engine, "connect", _prepare_statements):
+            sa.event.listen(engine, "connect", _prepare_statements)
+        return
+    if sa.event.contains(engine, "connect", _on_connect):
         return
     sa.event.listen(engine, "connect", _on_connect)
     sa.event.listen(engine, "begin", _on_begin)
+
+
+#: Statements are prepared on the server when they come for the n-th time (psycopg's default).
+PREPARE_AFTER = 5
+WHOSE_SERVER = "SELECT pg_backend_pid()"
+
+
+def _prepare_statements(connection: Any, _record: object) -> None:
+    """Let PostgreSQL keep the plans of statements that come again, if this server stays ours.
+
+    To plan the statement that records a step takes longer than to execute it. What is
+    prepared belongs to a server process, and a pooler in transaction mode gives each
+    transaction another. Such a pooler tells its clients a process number of its own making
+    (it has to route their cancel requests), so the two numbers differ.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(WHOSE_SERVER)
+        (serving,) = cursor.fetchone()
+    connection.rollback()
+    if serving == connection.info.backend_pid:
+        connection.prepare_threshold = PREPARE_AFTER
 
 
 def _on_connect(connection: sqlite3.Connection, _record: object) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -203,6 +203,10 @@ class MortalStore:
         except Died:
             return [LeaseLost(w.lease.run_id, w.lease.epoch) for w in writes]
         return refused
+
+    def keeping_connection(self) -> AbstractContextManager[None]:
+        """No transaction."""
+        return self._store.keeping_connection()
 
     def heartbeat(self, leases: Collection[Lease], lease_seconds: float) -> Mapping[Lease, Status]:
         """Keep leases; this comes by the real clock, so it is no point."""
