@@ -1,0 +1,120 @@
+"""Statements are prepared on the server, unless a pooler in transaction mode stands between."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from langgraph_durable.checkpoint.postgres import PostgresSavers
+from langgraph_durable.store import open_engine
+from langgraph_durable.store.engine import PREPARE_AFTER, prepare
+from langgraph_durable.values import Types
+
+
+class Pooler:
+    """Passes messages on, and tells clients a process number of its own making.
+
+    PgBouncer does so, because it has to route the cancel requests of its clients.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._open = [self._listening]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        for one in self._open:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._server)
+            self._open += [client, server]
+            threading.Thread(target=self._pass, args=(client, server), daemon=True).start()
+            threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
+
+    @staticmethod
+    def _pass(client: socket.socket, server: socket.socket) -> None:
+        try:
+            while some := client.recv(65_536):
+                server.sendall(some)
+        except OSError:
+            pass
+
+    @staticmethod
+    def _answer(server: socket.socket, client: socket.socket) -> None:
+        try:
+            with server.makefile("rb") as said:
+                while head := said.read(5):
+                    body = said.read(struct.unpack("!I", head[1:])[0] - 4)
+                    if head[:1] == b"K":  # BackendKeyData: the process, and its secret
+                        body = struct.pack("!I", 4_000_001) + body[4:]
+                    client.sendall(head + body)
+        except (OSError, ValueError):
+            pass
+
+
+@pytest.fixture
+def pooled(postgres_with_schema: str) -> Iterator[str]:
+    """The address of a pooler before the tests' server."""
+    url = make_url(postgres_with_schema)
+    pooler = Pooler(f"{url.query['host']}/.s.PGSQL.{url.port or 5432}")
+    here = url.set(host="127.0.0.1", port=pooler.port, query={"sslmode": "disable"})
+    yield here.render_as_string(hide_password=False)
+    pooler.close()
+
+
+def prepared_after(url: str, times: int) -> int:
+    """How many statements a connection keeps when one came so often."""
+    engine = open_engine(url)
+    prepare(engine)
+    try:
+        with engine.connect() as connection:
+            for _ in range(times):
+                connection.exec_driver_sql("SELECT 1")
+            kept = "SELECT count(*) FROM pg_prepared_statements"
+            return connection.execute(sa.text(kept)).scalar_one()
+    finally:
+        engine.dispose()
+
+
+def test_a_statement_that_comes_again_is_prepared(postgres_with_schema: str):
+    assert prepared_after(postgres_with_schema, PREPARE_AFTER) == 0
+    assert prepared_after(postgres_with_schema, PREPARE_AFTER + 1) == 1
+
+
+def test_nothing_is_prepared_behind_a_pooler(pooled: str):
+    assert prepared_after(pooled, 3 * PREPARE_AFTER) == 0
+
+
+@pytest.mark.parametrize(("behind_a_pooler", "threshold"), [(False, PREPARE_AFTER), (True, None)])
+def test_checkpoints_go_by_the_same_rule(
+    request: pytest.FixtureRequest, behind_a_pooler: bool, threshold: int | None
+):
+    url = request.getfixturevalue("pooled" if behind_a_pooler else "postgres_with_schema")
+    target = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+    async def main() -> int | None:
+        savers = PostgresSavers(target, Types())
+        await savers.open()
+        try:
+            async with savers._pool.connection() as connection:
+                return connection.prepare_threshold
+        finally:
+            await savers.aclose()
+
+    assert asyncio.run(main()) == threshold
