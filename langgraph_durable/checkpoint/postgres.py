@@ -1,26 +1,31 @@
 """Fenced savers on PostgreSQL: a write's transaction checks its run's row as it commits.
 
-Check and commit are one message. A lock on the run's row is thus never held while this
-process is waited for, whose loop may be blocked by a node, or by a call that wants that
-very lock; the journal's thread, which renews the leases of all runs, doesn't wait for it
-either. Nothing is kept in a session, so that a pooler in transaction mode may stand between;
-statements are prepared only where there is none.
+What LangGraph's saver would execute is gathered, and goes to the server with the check in
+one message, which is one transaction (see `group`). Nothing is kept in a session, so that a
+pooler in transaction mode may stand between; statements are prepared only where there is none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import LiteralString
+from copy import copy
+from typing import Any, LiteralString, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+)
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from psycopg import AsyncClientCursor, AsyncConnection, OperationalError
 from psycopg.errors import DivisionByZero
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from ..encryption import Keyring
@@ -29,6 +34,7 @@ from ..store import fence
 from ..store.engine import PREPARE_AFTER, WHOSE_SERVER
 from ..values import Types
 from .fenced import Act, FencedSaver, Pass, T
+from .group import GroupWriter, Statement, Write, is_outage
 from .savers import Savers
 from .state import Boxed, StateSerializer, fits_json
 
@@ -55,6 +61,7 @@ class PostgresSavers(Savers):
             open=False,
             name="langgraph_durable.checkpoint",
         )
+        self._writer = GroupWriter(self._pool)
 
     async def open(self) -> None:
         """Connect, and create LangGraph's tables where they are missing."""
@@ -93,19 +100,28 @@ class PostgresSavers(Savers):
 
     @asynccontextmanager
     async def _saver(self, now: Pass) -> AsyncIterator[FencedSaver]:
-        yield FencedPostgresSaver(now, self._pool, self._serializer(now))
+        yield FencedPostgresSaver(now, self._pool, self._writer, self._serializer(now))
 
 
 class FencedPostgresSaver(FencedSaver):
     """LangGraph's PostgreSQL saver for one pass."""
 
-    def __init__(self, now: Pass, pool: Pool, serde: StateSerializer) -> None:
+    def __init__(self, now: Pass, pool: Pool, writer: GroupWriter, serde: StateSerializer) -> None:
         super().__init__(now, AsyncPostgresSaver(pool, serde=serde))
-        self._pool, self._guarding = pool, serde
+        self._pool, self._writer, self._guarding = pool, writer, serde
+        self._gathering: BaseCheckpointSaver[str] = _Gathering(serde)
 
     @property
     def _guards(self) -> bool:
         return self._guarding.guards
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> FencedSaver:
+        """Return a saver of the same pass that also restores these classes."""
+        clone = super().with_allowlist(extra_allowlist)
+        assert isinstance(clone, FencedPostgresSaver)  # noqa: S101 - a shallow copy of self
+        if clone is not self:
+            clone._gathering = self._gathering.with_allowlist(extra_allowlist)
+        return clone
 
     async def aput(
         self,
@@ -143,9 +159,20 @@ class FencedPostgresSaver(FencedSaver):
         Raises:
             LeaseLost: another worker owns the run; nothing was deleted.
         """
-        await self._write(
-            lambda saver: saver.aprune(thread_ids, strategy=strategy), begin=fence.BEGIN_SNAPSHOT
-        )
+        lease = self._pass.lease
+
+        async def once() -> None:
+            # an error rolls back: the pool's connection does so as it is left
+            async with self._pool.connection() as connection:
+                await connection.execute(fence.BEGIN_SNAPSHOT)
+                saver = AsyncPostgresSaver(connection, serde=self.serde)
+                await saver.aprune(thread_ids, strategy=strategy)  # it reads what to write
+                # two statements in one message: only a client-side cursor sends that
+                await AsyncClientCursor(connection).execute(
+                    f"{fence.CHECK_LEASE}; COMMIT", (lease.run_id, lease.epoch)
+                )
+
+        await self._behind_fence(once)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Prune threads, from a node's thread."""
@@ -154,28 +181,46 @@ class FencedPostgresSaver(FencedSaver):
     async def _read(self, act: Act[T]) -> T:
         return await _through_outage(lambda: act(self._plain))
 
-    async def _write(
-        self, act: Act[T], *, progress: bool = False, begin: LiteralString = fence.BEGIN
-    ) -> T:
+    async def _write(self, act: Act[T], *, progress: bool = False) -> T:
         mark = progress and not self._pass.progressed
-        settle = fence.MARK_PROGRESS_AND_COMMIT if mark else fence.CHECK_LEASE_AND_COMMIT
-        lease = self._pass.lease
-
-        async def once() -> T:
-            # an error rolls back: the pool's connection does so as it is left
-            async with self._pool.connection() as connection:
-                await connection.execute(begin)
-                result = await act(AsyncPostgresSaver(connection, serde=self.serde))
-                # two statements in one message: only a client-side cursor sends that
-                await AsyncClientCursor(connection).execute(settle, (lease.run_id, lease.epoch))
-                return result
-
-        try:
-            result = await _through_outage(once)
-        except DivisionByZero:
-            raise self._pass.lose() from None
+        gathering = copy(self._gathering)
+        assert isinstance(gathering, _Gathering)  # noqa: S101 - or a shallow copy of one
+        gathering.said = []
+        result = await act(gathering)
+        write = Write(self._pass.lease, gathering.said)
+        if mark:
+            await self._behind_fence(lambda: self._writer.alone(write, fence.MARK_PROGRESS))
+        else:
+            await self._behind_fence(lambda: self._writer.with_others(write))
         self._pass.progressed |= mark
         return result
+
+    async def _behind_fence(self, once: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await _through_outage(once)
+        except DivisionByZero:
+            raise self._pass.lose() from None
+
+
+class _Gathering(AsyncPostgresSaver):
+    """LangGraph's saver, without a connection: it is its own cursor, and keeps what it says.
+
+    Should LangGraph come to write in another way, it finds nothing to write to.
+    """
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        super().__init__(cast(Any, None), serde=serde)
+        self.said: list[Statement] = []
+
+    @asynccontextmanager
+    async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[Any]:
+        yield self
+
+    async def execute(self, query: LiteralString, params: Sequence[Any]) -> None:
+        self.said.append((query, params))
+
+    async def executemany(self, query: LiteralString, rows: Iterable[Sequence[Any]]) -> None:
+        self.said.extend((query, row) for row in rows)
 
 
 async def _prepare_statements(connection: AsyncConnection[DictRow]) -> None:
@@ -188,17 +233,18 @@ async def _prepare_statements(connection: AsyncConnection[DictRow]) -> None:
 
 async def _through_outage(act: Callable[[], Awaitable[T]]) -> T:
     """Try again while the database is away: every act here may be repeated."""
+    try:
+        return await act()
+    except OperationalError as error:
+        if not is_outage(error):
+            raise
 
     async def once() -> T:  # tenacity wants a coroutine function, and a lambda is none
         return await act()
 
     return await AsyncRetrying(
-        retry=retry_if_exception(_is_outage),
+        retry=retry_if_exception(is_outage),
         wait=wait_random_exponential(multiplier=0.05, max=1),
         stop=stop_after_delay(OUTAGE_SECONDS),
         reraise=True,
     )(once)
-
-
-def _is_outage(error: BaseException) -> bool:
-    return isinstance(error, OperationalError) and not isinstance(error, PoolClosed)

@@ -18,25 +18,30 @@ from langgraph_durable.store.schema import LEASED
 
 # --- PostgreSQL ------------------------------------------------------------------------
 
-BEGIN = "BEGIN"
-
 #: LangGraph's prune asks for this level, which is refused where the transaction has another.
 BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 
-# Without a row to count, the division fails, and the transaction with it: check and commit
-# can be one message, with nothing to be decided by the client between the two. The row's
+# Without a row to count, the division fails, and the transaction with it: writes, check and
+# commit can be one message, with nothing to be decided by the client in between. The row's
 # lock makes a claim by another worker wait until the commit.
 
-CHECK_LEASE_AND_COMMIT = f"""
+CHECK_LEASE = f"""
 SELECT 1 / count(*) FROM (
     SELECT 1 FROM runs WHERE id = %s AND epoch = %s AND {LEASED} FOR SHARE
-) AS held; COMMIT"""
+) AS held"""
 
-#: The same, and notes that this pass got somewhere.
-MARK_PROGRESS_AND_COMMIT = f"""
+#: The same for several runs: how many, their ids, their epochs. It doesn't wait for a lock.
+CHECK_LEASES = f"""
+SELECT 1 / (count(*) = %s)::int FROM (
+    SELECT 1 FROM runs JOIN unnest(%s::text[], %s::bigint[]) AS mine (id, epoch) USING (id, epoch)
+    WHERE {LEASED} FOR SHARE OF runs NOWAIT
+) AS held"""
+
+#: The same for one, and notes that this pass got somewhere.
+MARK_PROGRESS = f"""
 WITH held AS (
     UPDATE runs SET progress_epoch = epoch WHERE id = %s AND epoch = %s AND {LEASED} RETURNING 1
-) SELECT 1 / count(*) FROM held; COMMIT"""
+) SELECT 1 / count(*) FROM held"""
 
 #: Taken while LangGraph's tables are created. It is tried, not waited for: a waiting
 #: statement holds a snapshot, and CREATE INDEX CONCURRENTLY waits for snapshots, a deadlock.

@@ -27,6 +27,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Interrupt, Send, interrupt
+from psycopg import AsyncClientCursor
 from pydantic import BaseModel
 
 from langgraph_durable.checkpoint import Savers
@@ -661,15 +662,15 @@ async def test_a_connection_that_dies_within_a_write_is_replaced(
 ) -> None:
     postgres_only(runs)
     tries = []
-    plain_aput = AsyncPostgresSaver.aput
+    plain_execute = AsyncClientCursor.execute
 
     async def dies(self: Any, *args: Any) -> Any:
         tries.append(1)
         if len(tries) in (2, 3):
-            await self.conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
-        return await plain_aput(self, *args)
+            await self.connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return await plain_execute(self, *args)
 
-    monkeypatch.setattr(AsyncPostgresSaver, "aput", dies)
+    monkeypatch.setattr(AsyncClientCursor, "execute", dies)
     async with savers.fenced(runs.add()) as saver:
         result = await run_graph(graph_of(a=says("a"), b=says("b")), saver, {"log": []})
     assert result["log"] == ["a", "b"]
