@@ -116,8 +116,10 @@ def target(url: str) -> tuple[str, str]:
         raise StoreError(f"database URL {url!r} can't be read") from error
     backend = parsed.get_backend_name()
     if backend == "postgresql":
-        uri = parsed.set(drivername="postgresql")
-        return backend, uri.render_as_string(hide_password=False)
+        uri = parsed.set(drivername="postgresql").render_as_string(hide_password=False)
+        where, mark, options = uri.partition("?")
+        # SQLAlchemy writes a space in the options as a plus, which libpq takes for a plus
+        return backend, where + mark + options.replace("+", "%20")
     if backend == "sqlite":
         return backend, _file(parsed)
     raise StoreError(f"database {backend!r} is not supported: use SQLite or PostgreSQL")
