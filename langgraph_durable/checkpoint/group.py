@@ -126,8 +126,8 @@ class GroupWriter:
 
     async def _together(self, writes: Sequence[Write]) -> None:
         leases = {(write.lease.run_id, write.lease.epoch) for write in writes}
-        ids, epochs = [run_id for run_id, _ in leases], [epoch for _, epoch in leases]
-        check = (fence.CHECK_LEASES, (len(leases), ids, epochs))
+        ids = [run_id for run_id, _ in leases]
+        check = (fence.CHECK_LEASES, (len(leases), ids, [fence.named(*lease) for lease in leases]))
         async with asyncio.timeout(MESSAGE_SECONDS):
             await self._execute([*(said for write in writes for said in write.said), check])
 

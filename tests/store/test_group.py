@@ -175,6 +175,21 @@ async def test_a_run_that_ended_or_is_unknown_is_refused(here: Desk, writer: Gro
     assert kept(here) == [("r1", "x")]
 
 
+async def test_no_name_of_a_run_passes_for_another(
+    here: Desk, writer: GroupWriter, wire: Wire
+) -> None:
+    plain = here.started(id="a", mode="graph").lease
+    slashed = here.started(id="a/1", mode="graph").lease
+    odd = here.started(id="{\"a\\',NULL}/1", mode="graph").lease
+    assert await together(writer, note(plain), note(slashed), note(odd)) == [None] * 3
+    assert len(wire.sent) == 1
+    for late in (Lease("a", 11, "w"), Lease("a/1", 2, "w"), Lease("a/1/1", 1, "w")):
+        refused, written = await together(writer, note(late, "late"), note(odd, str(late)))
+        assert isinstance(refused, DivisionByZero)
+        assert written is None
+    assert not [text for _, text in kept(here) if text == "late"]
+
+
 async def test_a_saver_says_that_its_lease_is_lost(here: Desk, savers: PostgresSavers) -> None:
     lost, held = leases(here, 2)
     async with savers.fenced(lost) as late, savers.fenced(held) as fine:
