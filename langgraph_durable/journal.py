@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from langgraph_durable.errors import DurableError, LeaseLost, StepConflict, StoreError
@@ -99,7 +99,7 @@ class RunJournal:
             StepConflict: another writer recorded this key first.
         """
         known = self._steps.get(step.key)
-        step = replace(step, seq=known.seq if known else self._next, epoch=self.lease.epoch)
+        step = step.numbered(known.seq if known else self._next, self.lease.epoch)
         if known is None:
             self._next += 1
         future: asyncio.Future[None] = self.loop.create_future()
@@ -121,10 +121,6 @@ class RunJournal:
         self._steps[step.key] = step
         if step.state is StepState.RECORDED:
             self.progressed = True
-
-    def is_outlived_by(self, lease: Lease) -> bool:
-        """Whether a later claim of the same run exists."""
-        return self.lease.run_id == lease.run_id and self.lease.epoch < lease.epoch
 
     def lose(self) -> None:
         """Tell the run's loop that the lease is gone; any thread may call."""
@@ -192,7 +188,7 @@ class JournalWriter(threading.Thread):
         self._store = store
         self.lease_seconds = lease_seconds
         self._inbox: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._followed: dict[tuple[str, int], RunJournal] = {}
+        self._followed: dict[str, dict[int, RunJournal]] = {}  # by run and epoch
         self._guard = threading.Lock()
         self._beat = _Beat(lease_seconds / 3)
         self._ended = False
@@ -214,8 +210,9 @@ class JournalWriter(threading.Thread):
         loop = loop or asyncio.get_running_loop()
         journal = RunJournal(self, lease, start, deadline, loop)
         with self._guard:
-            self._followed[lease.run_id, lease.epoch] = journal
-            older = [j for j in self._followed.values() if j.is_outlived_by(lease)]
+            of_run = self._followed.setdefault(lease.run_id, {})
+            older = [j for epoch, j in of_run.items() if epoch < lease.epoch]
+            of_run[lease.epoch] = journal
         for left in older:  # this very worker took its own lost run over
             left.lose()
         return journal
@@ -223,7 +220,10 @@ class JournalWriter(threading.Thread):
     def unfollow(self, lease: Lease) -> None:
         """Stop keeping a run's lease."""
         with self._guard:
-            self._followed.pop((lease.run_id, lease.epoch), None)
+            of_run = self._followed.get(lease.run_id, {})
+            of_run.pop(lease.epoch, None)
+            if not of_run:
+                self._followed.pop(lease.run_id, None)
 
     def write(self, pending: _Pending) -> None:
         """Queue a step for the next commit."""
@@ -377,9 +377,9 @@ class JournalWriter(threading.Thread):
     def _keep(self) -> None:
         now = time.monotonic()
         with self._guard:
-            journals = list(self._followed.values())
+            journals = [j for of_run in self._followed.values() for j in of_run.values()]
         kept = [j for j in journals if j.deadline is None or now < j.deadline]
-        self._lose_overdue(j for j in journals if j not in kept)
+        self._lose_overdue(j for j in journals if j.deadline is not None and now >= j.deadline)
         try:
             found = self._store.heartbeat([journal.lease for journal in kept], self.lease_seconds)
         except Exception as error:  # without this thread no run of the worker goes on

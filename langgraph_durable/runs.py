@@ -6,10 +6,11 @@ All of it is data. Rows become these in the store; nothing here knows a database
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, Literal, Protocol
 from urllib.parse import quote
 
@@ -312,6 +313,16 @@ class Step:
     compensation: str | None = None  # the call that undoes it, encoded: tool and arguments
     emits: tuple[Emitted, ...] = ()  # on the way to the outbox, never read back
     takes: int | None = None  # the number of the signal that it takes; never read back
+
+    def numbered(self, seq: int, epoch: int) -> Step:
+        """Return this step in its place in the journal (`replace` takes three times as long)."""
+        values: tuple[Any, ...] = (*_before_seq(self), seq, epoch, *_behind_epoch(self))
+        return Step(*values)
+
+
+_names = [field.name for field in fields(Step)]
+_before_seq = attrgetter(*_names[: _names.index("seq")])
+_behind_epoch = attrgetter(*_names[_names.index("epoch") + 1 :])
 
 
 def is_settled_patch(step: Step) -> bool:

@@ -65,7 +65,7 @@ HOPELESS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes three times as long, at every step
 class Call:
     """A step that is to be made, unless the journal has it."""
 
@@ -96,7 +96,7 @@ async def perform(ctx: RunContext, call: Call) -> Any:
         check_same(ctx, call, known, at)
         if known.state is StepState.RECORDED:
             return replay(ctx, known)
-    return await fly(ctx, call.key, _see_through(ctx, call, known, at))
+    return await ctx.state.fly(_see_through(ctx, call, known, at), call.key)
 
 
 async def _see_through(ctx: RunContext, call: Call, known: Step | None, at: Here) -> Any:
@@ -129,19 +129,6 @@ def _only_recorded(call: Call, value: Any) -> Call:
         return value
 
     return replace(call, make=make, effect=Effect.READ, approval_id=None)
-
-
-async def fly(ctx: RunContext, key: str, work: Coroutine[Any, Any, Any]) -> Any:
-    """See a step through; one that failed leaves its key free for another try in place."""
-    try:
-        return await ctx.state.fly(work, key)
-    except asyncio.CancelledError:  # given up (`asyncio.wait_for`); it still lands by itself
-        ctx.state.release(key)
-        raise
-    except Exception as error:
-        if not isinstance(error, GraphBubbleUp):
-            ctx.state.release(key)
-        raise
 
 
 async def begin_alone(ctx: RunContext, key: str) -> Here:
@@ -234,9 +221,10 @@ def replay(ctx: RunContext, known: Step) -> Any:
         raise CodeChanged(ctx.agent, f"class for step {known.key!r}", f"{error}.") from error
 
 
-async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: Here) -> Any:
-    """Make the call, by policy more than once, and record what came of it."""
-    tries = known.attempts if known is not None else 0
+def make_and_record(
+    ctx: RunContext, call: Call, known: Step | None, at: Here
+) -> Coroutine[Any, Any, Any]:
+    """Make the call, by policy more than once, and record what came of it; to be awaited."""
     made = partial(
         Step,
         key=call.key,
@@ -247,9 +235,17 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
         place=at.path,
         approval_id=call.approval_id,
     )
+    before = known.attempts if known is not None else 0
     retry = call.retry or ctx.services.retry
     if retry.attempts == 1:
-        return await _one_try(ctx, call, partial(made, attempts=tries + 1), answers=True)
+        return _one_try(ctx, call, partial(made, attempts=before + 1), answers=True)
+    return _tries(ctx, call, made, retry, before, at)
+
+
+async def _tries(
+    ctx: RunContext, call: Call, made: Callable[..., Step], retry: Retry, before: int, at: Here
+) -> Any:
+    """Make the call until it succeeds, or its policy ends."""
     trying = AsyncRetrying(
         stop=stop_after_attempt(retry.attempts),
         wait=wait_random_exponential(
@@ -261,12 +257,12 @@ async def make_and_record(ctx: RunContext, call: Call, known: Step | None, at: H
     )
     async for attempt in trying:
         with attempt:
-            tries += 1
-            if attempt.retry_state.attempt_number > 1:
+            number = attempt.retry_state.attempt_number
+            if number > 1:
                 ctx.state.gate(at)  # between tries the lease may have gone
-            is_last = attempt.retry_state.attempt_number >= retry.attempts
-            answers = is_last or not _retries_answers(retry)
-            return await _one_try(ctx, call, partial(made, attempts=tries), answers=answers)
+            answers = number >= retry.attempts or not _retries_answers(retry)
+            this = partial(made, attempts=before + number)
+            return await _one_try(ctx, call, this, answers=answers)
     raise AssertionError("unreachable: tenacity returns or raises")
 
 

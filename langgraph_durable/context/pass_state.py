@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from langgraph.errors import GraphBubbleUp
+
 from langgraph_durable.context.places import Here, Places, is_within
 from langgraph_durable.errors import (
     DuplicateKey,
@@ -254,16 +256,25 @@ class PassState:
 
         A sibling that fails cancels the other nodes of its superstep, and a plain ToolNode
         leaves its other calls running when one asks. An effect that has begun must still
-        be recorded.
+        be recorded. One that failed leaves its key free for another try in place.
         """
-        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work)
         self._flying.add(task)
         self._latest[key] = task
         # not `shield`: this is what it does, and the book-keeping, in one callback
-        landed: asyncio.Future[None] = task.get_loop().create_future()
+        landed: asyncio.Future[None] = loop.create_future()
         task.add_done_callback(partial(self._landed, key, landed))
-        await landed
-        return task.result()
+        try:
+            await landed
+            return task.result()
+        except asyncio.CancelledError:  # given up (`asyncio.wait_for`); it still lands by itself
+            self.release(key)
+            raise
+        except Exception as error:
+            if not isinstance(error, GraphBubbleUp):
+                self.release(key)
+            raise
 
     def _landed(self, key: str, landed: asyncio.Future[None], task: asyncio.Task[Any]) -> None:
         self._flying.discard(task)
@@ -294,10 +305,23 @@ class PassState:
             thread.add_done_callback(_seen)
         return threads
 
+    def let_go(self) -> None:
+        """Forget who watches: what is left is then freed at once, not by a search for cycles.
+
+        Code that the agent left running may still come to a task's beginning: it is refused.
+        """
+        self.note = None
+        self._tell.clear()
+        self.places.watched_by(_refuse_late, _refuse_late)
+
     def abandon(self) -> None:
         """Cancel what is in flight: the lease is lost, and the fence refuses its record."""
         for task in self._flying:
             task.cancel()
+
+
+def _refuse_late(_namespace: str) -> None:
+    raise HandedBack("the pass has ended")
 
 
 def _seen(done: asyncio.Future[Any]) -> None:

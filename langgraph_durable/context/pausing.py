@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from langgraph_durable.context.calls import Call, begin_alone, check_same, fly, perform, replay
+from langgraph_durable.context.calls import Call, begin_alone, check_same, perform, replay
 from langgraph_durable.errors import BadInput, Parked, WaitTimedOut
 from langgraph_durable.runs import Signal, Step, StepState, check_name
 from langgraph_durable.values import decode, encode
@@ -82,7 +82,7 @@ async def wait_for(ctx: RunContext, key: str, event: str, timeout_seconds: float
             return replay(ctx, known)["payload"]
         if known.state is not StepState.WAITING or known.name != event:
             known = None  # an operator had the run try again, or it waits for something else now
-    return await fly(ctx, key, _wait(ctx, key, event, timeout_seconds, known, at))
+    return await ctx.state.fly(_wait(ctx, key, event, timeout_seconds, known, at), key)
 
 
 async def _wait(

@@ -13,8 +13,7 @@ must not shift the keys that are made of places.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -50,9 +49,10 @@ class Places(BaseCallbackHandler):
         may_begin: Callable[[str], None] = _no_objection,
         may_end: Callable[[str], None] = _no_objection,
     ) -> None:
-        self._may_begin, self._may_end = may_begin, may_end
-        self._inside: dict[UUID, str] = {}  # callback run -> namespace of its task
-        self._tasks: dict[UUID, str] = {}  # those of them that are the task itself
+        self.watched_by(may_begin, may_end)
+        # callback run -> the namespace of its task, and whether it is the task itself (by the
+        # number of a UUID, which hashes at once)
+        self._inside: dict[int, tuple[str, bool]] = {}
         self._calls: dict[str, int] = {}  # how many graphs a task has called
         self._tries: dict[str, list[int]] = {}  # how many when each try of it began
         self._names: dict[str, str] = {}
@@ -60,6 +60,10 @@ class Places(BaseCallbackHandler):
         self._visits: dict[tuple[str, str], dict[object, int]] = {}  # (caller, node) -> supersteps
         self.counts_visits = False  # steps mode: name a task by its node's visits
         self.counts_graphs = False  # a plain function may call several: each has its number
+
+    def watched_by(self, may_begin: Callable[[str], None], may_end: Callable[[str], None]) -> None:
+        """Say who is asked."""
+        self._may_begin, self._may_end = may_begin, may_end
 
     def on_chain_start(
         self,
@@ -73,16 +77,18 @@ class Places(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Note the task that starts, by its namespace."""
-        namespace = (metadata or {}).get("langgraph_checkpoint_ns")
+        namespace = metadata.get("langgraph_checkpoint_ns") if metadata else None
         if metadata is None or namespace is None:
             if self.counts_graphs:
                 self._graphs[run_id] = len(self._graphs) + 1
             return
-        graph = self._graphs.get(parent_run_id, 1) if parent_run_id else 1
-        self.note(metadata, "" if graph == 1 else f"#{graph}/")
-        self._inside[run_id] = namespace
-        if parent_run_id is None or self._inside.get(parent_run_id) != namespace:
-            self._tasks[run_id] = namespace
+        if namespace not in self._names:
+            graph = self._graphs.get(parent_run_id, 1) if parent_run_id and self._graphs else 1
+            self.note(metadata, "" if graph == 1 else f"#{graph}/")
+        around = self._inside.get(parent_run_id.int) if parent_run_id else None
+        is_task = around is None or around[0] != namespace
+        self._inside[run_id.int] = (namespace, is_task)
+        if is_task:
             self._count(namespace)
             self._may_begin(namespace)
 
@@ -95,10 +101,9 @@ class Places(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Ask whether a task may end, before it is committed."""
-        self._inside.pop(run_id, None)
-        namespace = self._tasks.pop(run_id, None)
-        if namespace is not None:
-            self._may_end(namespace)
+        ended = self._inside.pop(run_id.int, None)
+        if ended is not None and ended[1]:
+            self._may_end(ended[0])
 
     def on_chain_error(
         self,
@@ -109,8 +114,11 @@ class Places(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Forget a task that failed."""
-        self._inside.pop(run_id, None)
-        self._tasks.pop(run_id, None)
+        self._inside.pop(run_id.int, None)
+
+    def __contains__(self, namespace: str) -> bool:
+        """Whether a task is known."""
+        return namespace in self._names
 
     def note(self, metadata: Mapping[str, Any], before: str = "") -> None:
         """Note the task that this metadata is about, unless it is known."""
@@ -134,6 +142,8 @@ class Places(BaseCallbackHandler):
 
     def _count(self, namespace: str) -> None:
         self._tries.setdefault(namespace, [0]).append(self._calls.get(namespace, 0))
+        if _SEPARATOR not in namespace:
+            return  # the outermost graph has one call, and asks for none
         *outer, _ = namespace.split(_SEPARATOR)
         n = int(outer.pop()) if outer and outer[-1].isdigit() else 0
         caller = _SEPARATOR.join(outer)
@@ -141,6 +151,8 @@ class Places(BaseCallbackHandler):
 
     def of(self, namespace: str) -> str:
         """Return the stable path of a task's namespace."""
+        if _SEPARATOR not in namespace:
+            return self._names.get(namespace) or namespace.partition(":")[0]
         parts = namespace.split(_SEPARATOR)
         named = []
         for i, part in enumerate(parts):
@@ -168,8 +180,7 @@ def _send_index(path: Sequence[Any]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(NamedTuple):
     """The task that is running: its stable path, and which execution of it this is."""
 
     path: str
@@ -187,8 +198,9 @@ def here(places: Places) -> Here:
     if config is None:
         return Here(OUTSIDE, ("", 1))
     configurable, metadata = config.get("configurable", {}), config.get("metadata") or {}
-    places.note(metadata)  # should a caller have dropped the callbacks
     namespace = configurable.get("checkpoint_ns") or metadata.get("langgraph_checkpoint_ns", "")
+    if namespace not in places:
+        places.note(metadata)  # a caller has dropped the callbacks
     if not namespace:
         return Here(OUTSIDE, ("", 1))
     runtime = configurable.get("__pregel_runtime")

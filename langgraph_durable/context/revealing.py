@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
@@ -38,10 +39,10 @@ async def reveal(ctx: RunContext, name: str) -> Secret:
     return secret
 
 
-async def record(ctx: RunContext, step: Step) -> Step:
-    """Record a step, with markers in place of the secrets that this pass has read."""
+def record(ctx: RunContext, step: Step) -> Coroutine[Any, Any, Step]:
+    """Record a step, with markers in place of the secrets that this pass has read; to be awaited."""
     secrets = ctx.state.secrets
-    return await ctx.journal.record(_hiding(step, secrets) if secrets else step)
+    return ctx.journal.record(_hiding(step, secrets) if secrets else step)
 
 
 def _hiding(step: Step, secrets: Revealed) -> Step:

@@ -12,7 +12,6 @@ from langgraph_durable.context.calls import (
     Call,
     begin_alone,
     check_same,
-    fly,
     is_unsure,
     make_and_record,
     replay,
@@ -90,7 +89,7 @@ async def call_tool(
     step = _ToolStep(
         ctx, source, spec, key, dict(arguments), asked, known, at, retry, timeout_seconds, tells, undo
     )  # fmt: skip
-    return await fly(ctx, key, step.see_through())
+    return await ctx.state.fly(step.see_through(), key)
 
 
 def _schema_of(ctx: RunContext, tool: str) -> Mapping[str, Any] | None:

@@ -20,6 +20,7 @@ from langgraph_durable.app import Durable
 from langgraph_durable.errors import BadInput, DurableError, SchemaMismatch, StoreError
 from langgraph_durable.store import Served
 from langgraph_durable.worker.engine import Engine, Taken
+from langgraph_durable.worker.heap import searched_seldom
 
 __all__ = ["Worker", "default_name"]
 
@@ -125,6 +126,8 @@ class Worker:
         runs back at their next step boundary, so that another worker has them at once.
         A second signal doesn't wait for them.
 
+        While it serves, Python searches the process for cyclic garbage more seldom (`heap`).
+
         Returns whether all code of runs has ended. If not, a thread that nothing can stop
         still works, and the process should leave by `os._exit`.
 
@@ -133,7 +136,8 @@ class Worker:
             SchemaMismatch: its schema isn't this code's.
         """
         _refuse_loop("serve")
-        return _run(self._serve())
+        with searched_seldom():
+            return _run(self._serve())
 
     def stop(self) -> None:
         """Tell `serve` to hand over and return; any thread or signal handler may call.

@@ -195,6 +195,7 @@ class Engine:
             log.warning("run %s: hands off, %s", claim.run.id, lost)
         finally:
             self._writer.unfollow(claim.lease)
+            state.let_go()
             if not journal.lost.done():
                 journal.lost.cancel()
 
