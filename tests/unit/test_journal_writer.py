@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ class FakeStore:
         self.unwritable = ""
         self.lost: set[Lease] = set()
         self.status: dict[Lease, Status] = {}
+
+    def keeping_connection(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def put_steps(self, writes: Sequence[Write], lease_seconds: float) -> list[Any]:
         self.open.wait(10)
