@@ -30,10 +30,13 @@ def _replay(bench: Bench, plan: Plan, kind: str) -> list[Figure]:
     steps = plan.replay_steps
     names = ("plain", f"steps-{kind}", f"dbos-{kind}")
     turns = [Turn(name, "replay", {"steps": steps}, steps, 1, {"steps": 20}) for name in names]
-    bench.take_turns(turns, plan.replay_rounds)
+    function = Turn(f"steps-{kind}", "replay_function", {"steps": steps}, steps, 1, {"steps": 20})
+    bench.take_turns([*turns, function], plan.replay_rounds)
     label = f"replay {steps}"
     plain, ours, dbos = (bench.of(name, label) for name in names)
     told = times(bench, label, names, "ms a step")
+    of_function = bench.of(f"steps-{kind}", f"replay_function {steps}")
+    as_workflow = against_peers(of_function, [dbos])
     suffix = "" if kind == "postgres" else f"_{kind}"
     slower = against_limit(plain, ours)  # of one run, so the seconds are compared
     faster = against_peers(ours, [dbos])
@@ -42,6 +45,10 @@ def _replay(bench: Bench, plan: Plan, kind: str) -> list[Figure]:
                slower, at_most(1.2), "×", told),
         Figure(f"replay_vs_dbos{suffix}", f"replay of {steps:,} recorded steps ÷ DBOS replaying them",
                None if faster is None else 1 / faster, at_most(0.3), "×", told),
+        Figure(f"function_replay_vs_dbos{suffix}",
+               f"replay of {steps:,} steps of a function agent ÷ DBOS replaying a workflow of them",
+               None if as_workflow is None else 1 / as_workflow, at_most(0.3), "×",
+               f"{of_function.median * 1000:.2f} ms a step" if of_function else ""),
     ]  # fmt: skip
 
 

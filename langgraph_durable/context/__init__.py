@@ -129,6 +129,11 @@ class Services:
 _current: ContextVar[RunContext] = ContextVar("langgraph_durable_run")
 
 
+def running() -> RunContext | None:
+    """Return the RunContext of the code that is running, if it is a run's."""
+    return _current.get(None)
+
+
 def current_run() -> RunContext:
     """Return the RunContext of the code that is running.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from langgraph_durable.context import current_run
-from langgraph_durable.errors import DurableError
+from langgraph_durable.context import running
 
 T = TypeVar("T")
 
@@ -35,6 +33,7 @@ class Threads(ThreadPoolExecutor):
         thread = super().submit(fn, *args, **kwargs)
         self._busy.add(thread)
         thread.add_done_callback(self._busy.discard)
-        with contextlib.suppress(DurableError):  # it works for the worker, not for a run
-            current_run().state.carry(thread)
+        run = running()
+        if run is not None:  # else it works for the worker
+            run.state.carry(thread)
         return thread
