@@ -22,17 +22,18 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from psycopg import AsyncClientCursor, AsyncConnection, OperationalError
+from psycopg import AsyncClientCursor, AsyncConnection
 from psycopg.errors import DivisionByZero
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import stop_after_delay, wait_random_exponential
 
 from ..encryption import Keyring
 from ..errors import StoreError
 from ..store import fence
 from ..store.engine import PREPARE_AFTER, WHOSE_SERVER
 from ..values import Types
+from .again import again
 from .fenced import Act, FencedSaver, Pass, T
 from .group import GroupWriter, Statement, Write, is_outage
 from .savers import Savers
@@ -232,19 +233,6 @@ async def _prepare_statements(connection: AsyncConnection[DictRow]) -> None:
 
 
 async def _through_outage(act: Callable[[], Awaitable[T]]) -> T:
-    """Try again while the database is away: every act here may be repeated."""
-    try:
-        return await act()
-    except OperationalError as error:
-        if not is_outage(error):
-            raise
-
-    async def once() -> T:  # tenacity wants a coroutine function, and a lambda is none
-        return await act()
-
-    return await AsyncRetrying(
-        retry=retry_if_exception(is_outage),
-        wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_delay(OUTAGE_SECONDS),
-        reraise=True,
-    )(once)
+    """Try again while the database is away."""
+    wait = wait_random_exponential(multiplier=0.05, max=1)
+    return await again(act, is_outage, wait, stop_after_delay(OUTAGE_SECONDS))

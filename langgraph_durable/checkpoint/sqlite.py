@@ -13,10 +13,11 @@ from typing import Any
 
 import aiosqlite
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import stop_after_attempt, wait_random_exponential
 
 from ..errors import StoreError
 from ..store import fence
+from .again import again
 from .fenced import Act, FencedSaver, Pass, T
 from .savers import Savers
 
@@ -121,15 +122,8 @@ async def _until_free(act: Callable[[], Awaitable[T]]) -> T:
     for each other, as when the journal mode is set or the log of a killed process recovered.
     """
 
-    async def once() -> T:  # tenacity wants a coroutine function, and a lambda is none
-        return await act()
-
-    return await AsyncRetrying(
-        retry=retry_if_exception(_is_locked),
-        wait=wait_random_exponential(multiplier=0.02, max=1),
-        stop=stop_after_attempt(_ATTEMPTS),
-        reraise=True,
-    )(once)
+    wait = wait_random_exponential(multiplier=0.02, max=1)
+    return await again(act, _is_locked, wait, stop_after_attempt(_ATTEMPTS))
 
 
 def _is_locked(error: BaseException) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from desk import Desk, step
+from psycopg._queries import PostgresQuery
+from psycopg.adapt import Transformer
 
 from langgraph_durable.runs import Lease, Replayed
 from langgraph_durable.store import Ending, Inbox, Page, Served, Write
@@ -63,7 +66,10 @@ def fill(tx: sa.Connection, sql: str) -> None:
 
 
 def plans(desk: Desk, call: Callable[[], object]) -> str:
-    """Run a call of the store, and return how the database would read for each statement."""
+    """Run a call of the store, and return how the database would read for each statement.
+
+    On PostgreSQL also when it keeps a plan for any parameters, as for a prepared statement.
+    """
     said: list[tuple[str, object]] = []
 
     def note(_c: object, _cur: object, sql: str, parameters: object, *_: object) -> None:
@@ -80,6 +86,12 @@ def plans(desk: Desk, call: Callable[[], object]) -> str:
             parameters = given[0] if isinstance(given, list) else given  # of many rows, one
             for row in tx.exec_driver_sql(word + sql, parameters):
                 lines.append(str(row[0] if desk.is_postgres else row[-1]))
+            if desk.is_postgres:
+                raw: Any = tx.connection.driver_connection
+                query = PostgresQuery(Transformer(raw))
+                query.convert(sql, parameters or None)
+                for row in raw.execute(b"EXPLAIN (GENERIC_PLAN) " + query.query):
+                    lines.append(str(row[0]))
         tx.rollback()
     return "\n".join(lines)
 
