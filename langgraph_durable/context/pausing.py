@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from langgraph_durable.context.calls import Call, begin_alone, check_same, perform, replay
+from langgraph_durable.context.revealing import record
 from langgraph_durable.errors import BadInput, Parked, WaitTimedOut
 from langgraph_durable.runs import Signal, Step, StepState, check_name
 from langgraph_durable.values import decode, encode
@@ -99,17 +100,16 @@ async def _wait(
     if signal is not None:
         told = {"signal": signal.id, "payload": signal.payload}
         text = encode(told, types=types, where=f"step {key!r}")
-        await ctx.journal.record(
-            replace(step, state=StepState.RECORDED, value=text, takes=signal.number)
-        )
-        return decode(text, types=types)["payload"]
+        taken = replace(step, state=StepState.RECORDED, value=text, takes=signal.number)
+        # what was recorded, so that the first time and every replay see the same
+        return decode((await record(ctx, taken)).value or "null", types=types)["payload"]
     if until is not None and until <= now:
         over = WaitTimedOut(key, event)
-        await ctx.journal.record(replace(step, state=StepState.RECORDED, error=str(over)))
+        await record(ctx, replace(step, state=StepState.RECORDED, error=str(over)))
         raise over
     if known is None:
         text = encode(until, types=types, where=f"step {key!r}")
-        await ctx.journal.record(replace(step, value=text))
+        await record(ctx, replace(step, value=text))
     if until is not None:
         ctx.state.wake_in((until - now).total_seconds())
     ctx.state.awaited.add(event)

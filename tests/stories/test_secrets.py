@@ -235,6 +235,24 @@ def test_a_killed_worker_leaves_no_secret_and_the_next_one_has_it(
     durable.close()
 
 
+def test_a_signal_that_brings_a_secret_back_is_recorded_with_its_marker() -> None:
+    durable = Durable("sqlite://", secrets=MappingSecrets({"crm": TOKEN}))
+
+    @durable.agent("waits")
+    async def waits(ctx: RunContext, inp: Any) -> Any:
+        await ctx.secret("crm")
+        return await ctx.wait_for("crm", "answer")
+
+    run_id = durable.submit("waits")
+    Worker(durable).run_until_idle()
+    durable.send(run_id, "answer", {"said": f"your key is {TOKEN}"})
+    Worker(durable).run_until_idle()
+    run = durable.get(run_id)
+    assert run.output == {"said": "your key is [secret crm]"}
+    assert not any(holds_token(str(step.value).encode()) for step in durable.journal(run_id))
+    durable.close()
+
+
 # --- refused, missing, away --------------------------------------------------------------
 
 
