@@ -229,7 +229,7 @@ def of_run(tx: sa.Connection, run_id: str) -> list[Step]:
     found = tx.execute(
         sa.select(steps).where(steps.c.run_id == run_id).order_by(steps.c.seq, steps.c.recorded_at)
     )
-    return [rows.step(row) for row in found]
+    return [rows.step(row) for row in found.all()]
 
 
 @dataclass(frozen=True, slots=True)
