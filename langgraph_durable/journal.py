@@ -35,9 +35,9 @@ from langgraph_durable.store import Ending, Journaled, RunStore, Write
 
 log = logging.getLogger(__name__)
 
-#: Many runs that go in step would all wait for one commit: in parts, some go on meanwhile.
-#: Measured with 50 runs at once: parts of 25 are 15 to 20 % faster than one of 50.
-MAX_BATCH = 25
+#: More runs than this don't wait for one commit. Measured with 50 runs at once: parts of 25, 50
+#: and 100 make no difference to graphs, and without a graph 50 are a tenth faster than 25.
+MAX_BATCH = 50
 LOOK_SECONDS = 0.5  # at most this often is a lease looked at because something rang
 
 
