@@ -112,6 +112,7 @@ def prepare(engine: sa.Engine) -> None:
     if engine.dialect.name == "postgresql":
         if not sa.event.contains(engine, "connect", _prepare_statements):
             sa.event.listen(engine, "connect", _prepare_statements)
+            sa.event.listen(engine, "handle_error", _on_error)
         return
     if sa.event.contains(engine, "connect", _on_connect):
         return
@@ -138,6 +139,23 @@ def _prepare_statements(connection: Any, _record: object) -> None:
     connection.rollback()
     if serving == connection.info.backend_pid:
         connection.prepare_threshold = PREPARE_AFTER
+
+
+def _on_error(context: sa.engine.ExceptionContext) -> None:
+    """Give a connection up whose prepared statements don't hold any more: others have none.
+
+    A migration has changed the type of a column that they return, or somebody in between (a
+    pooler that tells the true process number) has dropped them or has another's. psycopg goes
+    on using them, so each further statement of the kind would fail as well.
+    """
+    error: Any = context.original_exception
+    state = getattr(error, "sqlstate", None)
+    if state == "0A000":  # a general code, and the message comes in the server's language
+        is_stale = error.diag.source_function == "RevalidateCachedQuery"
+    else:
+        is_stale = state in ("26000", "42P05")  # there is none of this name, or one already
+    if is_stale:
+        context.is_disconnect = True  # so the store tries the transaction again
 
 
 def _on_connect(connection: sqlite3.Connection, _record: object) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from desk import Desk, step
 from sqlalchemy.engine import make_url
 
 from langgraph_durable.checkpoint.postgres import PostgresSavers
@@ -118,3 +119,54 @@ def test_checkpoints_go_by_the_same_rule(
             await savers.aclose()
 
     assert asyncio.run(main()) == threshold
+
+
+@pytest.fixture
+def own(postgres_url: str) -> Iterator[Desk]:
+    """A store with a schema of its own, which the test may alter."""
+    desk = Desk(postgres_url, None)
+    desk.store.upgrade()
+    yield desk
+    desk.engine.dispose()
+
+
+MANY = 2 * PREPARE_AFTER
+
+
+def test_steps_go_on_when_what_was_prepared_is_gone(own: Desk):
+    lease = own.started().lease
+    with own.store.keeping_connection():
+        for n in range(MANY):
+            own.store.put_step(lease, step(f"before {n}"))
+        kept = own.store._recording._connection
+        assert kept is not None
+        # not by psycopg, which would take note
+        kept.connection.driver_connection.pgconn.exec_(b"DEALLOCATE ALL")
+        for n in range(MANY):
+            own.store.put_step(lease, step(f"after {n}"))
+    assert len(own.store.load(lease).steps) == 2 * MANY
+
+
+@pytest.mark.parametrize(
+    "migration",
+    [
+        "ALTER TABLE steps ALTER COLUMN seq TYPE bigint",
+        "ALTER TABLE steps ALTER COLUMN key TYPE varchar(1000)",
+        "ALTER TABLE runs ALTER COLUMN attempts TYPE bigint",
+    ],
+)
+def test_a_migration_of_what_prepared_statements_return_is_lived_through(own: Desk, migration: str):
+    lease = own.started().lease
+
+    def use(when: str) -> None:
+        for n in range(MANY):
+            own.store.put_step(lease, step(f"{when} {n}"))
+            own.store.load(lease)
+            own.store.get(lease.run_id)
+
+    with own.store.keeping_connection():
+        use("before")
+        with sa.create_engine(own.url, poolclass=sa.NullPool).begin() as tx:
+            tx.exec_driver_sql(migration)
+        use("after")
+    assert len(own.store.load(lease).steps) == 2 * MANY
