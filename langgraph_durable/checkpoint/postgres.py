@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from psycopg import AsyncClientCursor, AsyncConnection
+from psycopg import AsyncClientCursor, AsyncConnection, Error
 from psycopg.errors import DivisionByZero
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -31,7 +31,7 @@ from tenacity import stop_after_delay, wait_random_exponential
 from ..encryption import Keyring
 from ..errors import StoreError
 from ..store import fence
-from ..store.engine import PREPARE_AFTER, WHOSE_SERVER
+from ..store.engine import PREPARE_AFTER, WHOSE_SERVER, is_stale
 from ..values import Types
 from .again import again
 from .fenced import Act, FencedSaver, Pass, T
@@ -180,6 +180,12 @@ class FencedPostgresSaver(FencedSaver):
         return self._wait(self.aprune(thread_ids, strategy=strategy))
 
     async def _read(self, act: Act[T]) -> T:
+        try:
+            return await _through_outage(lambda: act(self._plain))
+        except Error as error:
+            if not is_stale(error):
+                raise
+        await self._pool.drain()  # all may be as stale; new ones have prepared nothing
         return await _through_outage(lambda: act(self._plain))
 
     async def _write(self, act: Act[T], *, progress: bool = False) -> T:

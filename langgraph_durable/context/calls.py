@@ -135,7 +135,11 @@ async def begin_alone(ctx: RunContext, key: str) -> Here:
     """Begin when no earlier call under this key is in flight: it would be made twice at once."""
     at = begin(ctx, key)
     if ctx.state.is_in_flight(key):
-        await ctx.state.landed(key)
+        try:
+            await ctx.state.landed(key)
+        except asyncio.CancelledError:  # given up as well: the next try may have the key
+            ctx.state.release(key)
+            raise
     return at
 
 

@@ -142,20 +142,22 @@ def _prepare_statements(connection: Any, _record: object) -> None:
 
 
 def _on_error(context: sa.engine.ExceptionContext) -> None:
-    """Give a connection up whose prepared statements don't hold any more: others have none.
+    """Give up a connection whose prepared statements are stale; the store then tries again."""
+    if is_stale(context.original_exception):
+        context.is_disconnect = True
 
-    A migration has changed the type of a column that they return, or somebody in between (a
-    pooler that tells the true process number) has dropped them or has another's. psycopg goes
-    on using them, so each further statement of the kind would fail as well.
+
+def is_stale(error: Any) -> bool:
+    """Whether a statement failed because it was prepared, which other connections haven't.
+
+    A migration has changed the type of a column that it returns, or somebody in between (a
+    pooler that tells the true process number) has dropped it or has another of its name.
+    psycopg goes on using it, so each further statement of the kind would fail as well.
     """
-    error: Any = context.original_exception
     state = getattr(error, "sqlstate", None)
     if state == "0A000":  # a general code, and the message comes in the server's language
-        is_stale = error.diag.source_function == "RevalidateCachedQuery"
-    else:
-        is_stale = state in ("26000", "42P05")  # there is none of this name, or one already
-    if is_stale:
-        context.is_disconnect = True  # so the store tries the transaction again
+        return bool(error.diag.source_function == "RevalidateCachedQuery")
+    return state in ("26000", "42P05")  # there is none of this name, or one already
 
 
 def _on_connect(connection: sqlite3.Connection, _record: object) -> None:

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 from desk import Desk, step
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import empty_checkpoint
 from sqlalchemy.engine import make_url
 
+from langgraph_durable.checkpoint import Savers
 from langgraph_durable.checkpoint.postgres import PostgresSavers
 from langgraph_durable.store import open_engine
 from langgraph_durable.store.engine import PREPARE_AFTER, prepare
@@ -170,3 +173,30 @@ def test_a_migration_of_what_prepared_statements_return_is_lived_through(own: De
             tx.exec_driver_sql(migration)
         use("after")
     assert len(own.store.load(lease).steps) == 2 * MANY
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ALTER TABLE checkpoints ALTER COLUMN checkpoint_id TYPE varchar(300)", "DISCARD ALL"],
+)
+def test_checkpoints_are_read_when_what_was_prepared_is_stale(own: Desk, change: str):
+    lease = own.started(mode="graph").lease
+
+    async def main() -> None:
+        savers = Savers.for_url(own.url)
+        assert isinstance(savers, PostgresSavers)
+        await savers.open()
+        config: RunnableConfig = {"configurable": {"thread_id": lease.run_id, "checkpoint_ns": ""}}
+        try:
+            async with savers.fenced(lease) as saver:
+                await saver.aput(config, empty_checkpoint(), {}, {})
+                for stale in (change.encode(), b"SELECT 1"):
+                    for _ in range(2 * MANY):  # the pool has two connections, in turn
+                        assert len([found async for found in saver.alist(config)]) == 1
+                    for _ in range(2):
+                        async with savers._pool.connection() as connection:
+                            connection.pgconn.exec_(stale)
+        finally:
+            await savers.aclose()
+
+    asyncio.run(main())
