@@ -35,7 +35,7 @@ from langgraph_durable.modes.interrupts import (
     value_for_graph,
     watching,
 )
-from langgraph_durable.modes.nodes import missing_node
+from langgraph_durable.modes.nodes import missing_node, open_interrupts
 from langgraph_durable.modes.values import context_for, settled_input
 from langgraph_durable.runs import Question, thread_name
 from langgraph_durable.values import fingerprint
@@ -110,7 +110,7 @@ class _Passage:
         # between the results of a superstep and the checkpoint behind it: there the graph goes on
         if not state.tasks:
             return Ending(value=self._output(state.values))  # it had ended; the record was lost
-        go_on = self._resume(self._answers(state.interrupts))
+        go_on = self._resume(self._answers(await self._open(state)))
         if go_on is None and await self._waits_at_breakpoint(state):
             return Ending(asked=(self._breakpoint(state),))
         return await self._rounds(go_on)
@@ -137,6 +137,14 @@ class _Passage:
         if result.interrupts:
             return Ending(asked=self._asked())
         return await self._ended()
+
+    async def _open(self, state: StateSnapshot) -> list[Interrupt]:
+        """Return the interrupts that wait for an answer which somebody gave."""
+        answered = [i for i in state.interrupts if i.id in self.watch.known]
+        if not answered:
+            return []
+        still = await open_interrupts(self.saver, thread_id(self.ctx), state)
+        return [i for i in answered if i.id in still]
 
     def _is_ours(self, state: StateSnapshot) -> bool:
         return (state.metadata or {}).get("run_id") == self.ctx.run_id
