@@ -168,16 +168,26 @@ _Item: TypeAlias = _Pending | _End | _Ring | _Stop
 
 @dataclass(slots=True)
 class _Beat:
-    """When leases are to be extended, by the monotonic clock."""
+    """When leases are to be extended or looked at, by the monotonic clock."""
 
     every: float
-    due: float = field(default=0.0)
+    due: float = field(default=0.0)  # the next of both
+    extends: float = field(default=0.0)
     last: float = field(default=0.0)
 
     def again(self) -> None:
-        """Plan the next one."""
+        """Plan the next extension."""
         self.last = time.monotonic()
-        self.due = self.last + self.every
+        self.due = self.extends = self.last + self.every
+
+    def looked(self) -> None:
+        """Take note of a look in between."""
+        self.last = time.monotonic()
+        self.due = self.extends
+
+    def ring(self) -> None:
+        """Bring the next look forward, but no nearer than LOOK_SECONDS."""
+        self.due = min(self.due, self.last + LOOK_SECONDS)
 
 
 class JournalWriter(threading.Thread):
@@ -303,8 +313,8 @@ class JournalWriter(threading.Thread):
                     ends.append(item)
                 elif isinstance(item, _Stop):
                     stopping = True
-                else:  # a ring brings the next look forward, but no nearer than LOOK_SECONDS
-                    self._beat.due = min(self._beat.due, self._beat.last + LOOK_SECONDS)
+                else:
+                    self._beat.ring()
                 if len(batch) + len(ends) >= MAX_BATCH:
                     break
                 item = self._inbox.get_nowait()
@@ -380,21 +390,31 @@ class JournalWriter(threading.Thread):
             journals = [j for of_run in self._followed.values() for j in of_run.values()]
         kept = [j for j in journals if j.deadline is None or now < j.deadline]
         self._lose_overdue(j for j in journals if j.deadline is not None and now >= j.deadline)
+        leases = [journal.lease for journal in kept]
+        # Somebody rang: to look is enough. To write would ring others, and ourselves on SQLite.
+        extends = now >= self._beat.extends
         try:
-            found = self._store.heartbeat([journal.lease for journal in kept], self.lease_seconds)
+            if extends:
+                found = self._store.heartbeat(leases, self.lease_seconds)
+            else:
+                found = self._store.statuses(leases, self.lease_seconds / 3)
         except Exception as error:  # without this thread no run of the worker goes on
             log.warning("leases can't be kept, trying on: %s", error)
             self._lose_overdue(kept)
             self._beat.again()
-            self._beat.due = self._beat.last + min(1.0, self._beat.every)
+            self._beat.due = self._beat.extends = self._beat.last + min(1.0, self._beat.every)
             return
-        self._beat.again()
+        if extends:
+            self._beat.again()
+        else:
+            self._beat.looked()
         for journal in kept:
             status = found.get(journal.lease)
             if status is None:
                 journal.lose()
                 continue
-            journal.kept_until = now + self.lease_seconds
+            if extends:
+                journal.kept_until = now + self.lease_seconds
             if status is Status.CANCELLING:
                 journal.call(_resolve_once, journal.cancelling)
 

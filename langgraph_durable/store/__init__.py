@@ -475,6 +475,22 @@ class RunStore:
             patience_seconds=lease_seconds / 3,
         )
 
+    def statuses(
+        self, leases: Collection[Lease], patience_seconds: float
+    ) -> Mapping[Lease, Status]:
+        """Return the status of each run still owned, and extend nothing. One missing is lost.
+
+        Raises:
+            StoreError: the database was away for so long; try again.
+        """
+        if not leases:
+            return {}
+        return self._run(
+            lambda tx: queue.statuses(tx, leases),
+            reads_only=True,
+            patience_seconds=patience_seconds,
+        )
+
     def set_status(self, lease: Lease, status: Status) -> None:
         """Change the status of a run that this lease still owns.
 

@@ -325,6 +325,17 @@ def heartbeat(
     return {pairs[row.id, row.epoch]: Status(row.status) for row in found}
 
 
+def statuses(tx: sa.Connection, leases: Collection[Lease]) -> Mapping[Lease, Status]:
+    """Return the status of each run still owned, and change nothing. A missing one is lost."""
+    pairs = {(lease.run_id, lease.epoch): lease for lease in leases}
+    found = tx.execute(
+        sa.select(runs.c.id, runs.c.epoch, runs.c.status).where(
+            sa.tuple_(runs.c.id, runs.c.epoch).in_(list(pairs)), among(runs.c.status, *OWNED)
+        )
+    )
+    return {pairs[row.id, row.epoch]: Status(row.status) for row in found}
+
+
 def move(
     tx: sa.Connection, lease: Lease, target: Status, *, unwinding: bool = False, **values: Any
 ) -> sa.Row[Any]:

@@ -216,6 +216,16 @@ class MortalStore:
         except Died:
             return {}
 
+    def statuses(
+        self, leases: Collection[Lease], patience_seconds: float
+    ) -> Mapping[Lease, Status]:
+        """Look at leases; this comes by the real clock as well."""
+        try:
+            self._life.check()
+            return self._store.statuses(leases, patience_seconds)
+        except Died:
+            return {}
+
     def note(self, *args: Any) -> None:
         """Write a warning of a pass; no point."""
         self._life.check()

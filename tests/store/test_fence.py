@@ -74,6 +74,9 @@ def test_a_worker_that_took_its_own_run_over_writes_only_under_the_new_lease(des
     assert isinstance(told[0], LeaseLost)
     assert told[1] is None
     assert [s.key for s in desk.store.list_steps(new.run_id)] == ["mine"]
+    before = desk.dump()
+    assert desk.store.statuses([old, new], 60) == {new: Status.RUNNING}
+    assert desk.dump() == before
     assert desk.store.heartbeat([old, new], 60) == {new: Status.RUNNING}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -40,6 +41,7 @@ class FakeStore:
         self.batches: list[list[Write]] = []
         self.ended: list[list[str]] = []
         self.beats: list[list[Lease]] = []
+        self.looks: list[list[Lease]] = []
         self.open = threading.Event()
         self.open.set()
         self.beaten = threading.Event()
@@ -73,6 +75,12 @@ class FakeStore:
         self.ended.append([ending.output for ending in endings])
         return [ending.lease not in self.lost for ending in endings]
 
+    def statuses(
+        self, leases: Collection[Lease], patience_seconds: float
+    ) -> Mapping[Lease, Status]:
+        self.looks.append(list(leases))
+        return self._found(leases)
+
     def heartbeat(self, leases: Collection[Lease], lease_seconds: float) -> Mapping[Lease, Status]:
         self.beats.append(list(leases))
         if self.away:
@@ -80,6 +88,9 @@ class FakeStore:
         if self.broken is not None:
             broken, self.broken = self.broken, None
             raise broken
+        return self._found(leases)
+
+    def _found(self, leases: Collection[Lease]) -> Mapping[Lease, Status]:
         self.beaten.set()
         return {
             lease: self.status.get(lease, Status.RUNNING)
@@ -244,6 +255,22 @@ async def test_a_ring_brings_the_look_at_the_leases_forward(
     store.status[run.lease] = Status.CANCELLING
     writer.ring()
     await asyncio.wait_for(run.cancelling, 10)
+    assert store.looks == [[run.lease]]
+    assert not store.beats  # a write would ring others
+
+
+async def test_rings_do_not_keep_a_lease_from_being_extended(
+    store: FakeStore, start: Callable[..., JournalWriter], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(journal_module, "LOOK_SECONDS", 0.001)
+    writer = start(lease_seconds=0.3)
+    writer.follow(lease(), NOTHING)
+    until = time.monotonic() + 10
+    while len(store.beats) < 2 and time.monotonic() < until:
+        writer.ring()
+        await asyncio.sleep(0.005)
+    assert len(store.beats) >= 2
+    assert store.looks
 
 
 @pytest.mark.promise("S-05")
