@@ -126,7 +126,7 @@ class Worker:
         runs back at their next step boundary, so that another worker has them at once.
         A second signal doesn't wait for them.
 
-        While it serves, Python searches the process for cyclic garbage more seldom (`heap`).
+        While a worker runs, Python searches the process for cyclic garbage more seldom (`heap`).
 
         Returns whether all code of runs has ended. If not, a thread that nothing can stop
         still works, and the process should leave by `os._exit`.
@@ -136,8 +136,7 @@ class Worker:
             SchemaMismatch: its schema isn't this code's.
         """
         _refuse_loop("serve")
-        with searched_seldom():
-            return _run(self._serve())
+        return _run(self._serve())
 
     def stop(self) -> None:
         """Tell `serve` to hand over and return; any thread or signal handler may call.
@@ -313,7 +312,7 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
     asyncio stops the loop for a SystemExit in any task, when that task already has it as its
     result. So the loop goes on, and the run fails by it.
     """
-    with asyncio.Runner() as runner:
+    with searched_seldom(), asyncio.Runner() as runner:
         task = runner.get_loop().create_task(main)
         while True:
             try:
