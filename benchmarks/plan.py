@@ -30,10 +30,10 @@ class Plan:
 
 FULL = Plan()
 QUICK = Plan(
-    rounds=2,
-    runs=12,
+    rounds=1,
+    runs=8,
     commits=200,
-    commit_rounds=4,
+    commit_rounds=2,
     replay_steps=200,
     replay_curve=(10, 100),
     replay_rounds=1,
@@ -42,11 +42,11 @@ QUICK = Plan(
     storage_nodes=(10, 20, 40),
     finished=(1_000, 10_000),
     parked=2_000,
-    claims=40,
-    crowds=(1, 8),
+    claims=20,
+    crowds=(1, 4),
     crowd_runs=4,
-    in_flight=200,
-    long_steps=500,
+    in_flight=100,
+    long_steps=300,
 )
 TINY = Plan(
     rounds=1,
