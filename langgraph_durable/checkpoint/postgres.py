@@ -8,14 +8,13 @@ pooler in transaction mode may stand between; statements are prepared only where
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any, LiteralString, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -35,7 +34,7 @@ from ..store.engine import PREPARE_AFTER, WHOSE_SERVER, is_stale
 from ..values import Types
 from .again import again
 from .fenced import Act, FencedSaver, Pass, T
-from .group import GroupWriter, Statement, Write, is_outage
+from .group import GroupWriter, Pool, Statement, Write, is_outage
 from .savers import Savers
 from .state import Boxed, StateSerializer, fits_json
 
@@ -43,8 +42,6 @@ MAX_CONNECTIONS = 10
 CONNECTION_SECONDS = 5  # how long a write waits for a connection before it counts as failed
 OUTAGE_SECONDS = 20  # how long a write is tried again while the database is away
 SETUP_POLL_SECONDS = 0.05
-
-Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 
 
 class PostgresSavers(Savers):
@@ -110,19 +107,11 @@ class FencedPostgresSaver(FencedSaver):
     def __init__(self, now: Pass, pool: Pool, writer: GroupWriter, serde: StateSerializer) -> None:
         super().__init__(now, AsyncPostgresSaver(pool, serde=serde))
         self._pool, self._writer, self._guarding = pool, writer, serde
-        self._gathering: BaseCheckpointSaver[str] = _Gathering(serde)
+        self._gathering = _Gathering(serde)
 
     @property
     def _guards(self) -> bool:
         return self._guarding.guards
-
-    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> FencedSaver:
-        """Return a saver of the same pass that also restores these classes."""
-        clone = super().with_allowlist(extra_allowlist)
-        assert isinstance(clone, FencedPostgresSaver)  # noqa: S101 - a shallow copy of self
-        if clone is not self:
-            clone._gathering = self._gathering.with_allowlist(extra_allowlist)
-        return clone
 
     async def aput(
         self,
@@ -190,9 +179,8 @@ class FencedPostgresSaver(FencedSaver):
 
     async def _write(self, act: Act[T], *, progress: bool = False) -> T:
         mark = progress and not self._pass.progressed
-        gathering = copy(self._gathering)
-        assert isinstance(gathering, _Gathering)  # noqa: S101 - or a shallow copy of one
-        gathering.said = []
+        gathering = copy(self._gathering)  # cheaper than to make one
+        gathering.serde, gathering.said = self.serde, []
         result = await act(gathering)
         write = Write(self._pass.lease, gathering.said)
         if mark:

@@ -62,19 +62,20 @@ async def open_interrupts(
     found: set[str] = set()
     for task in state.tasks:
         shown = {interrupt_.id for interrupt_ in task.interrupts}
-        found |= await _open(saver, thread_id, f"{task.name}:{task.id}", shown)
+        found |= await _open_of(saver, thread_id, [f"{task.name}:{task.id}"], shown)
     return found
 
 
 async def _open(
     saver: BaseCheckpointSaver[Any], thread_id: str, namespace: str, shown: set[str]
-) -> set[str]:
+) -> set[str] | None:
+    """Return which of these are open; None if nothing is known of a task of this namespace."""
     own = _own(namespace, shown)
     if own == shown:
         return own
     inner = [found async for found in _called(saver, thread_id, namespace)]
-    if not inner:  # it keeps no checkpoints: whose they are can't be told
-        return shown
+    if not inner:  # it keeps no checkpoints: whose the others are can't be told
+        return shown if own else None
     for level, found in inner:
         asked: dict[str, set[str]] = {}
         ended = set()
@@ -100,9 +101,9 @@ async def _open_of(
 ) -> set[str]:
     """Return what is open of a task that has one of these namespaces: its name isn't stored."""
     for namespace in namespaces:
-        calls = [found async for found in _called(saver, thread_id, namespace)]
-        if calls or _own(namespace, asked):
-            return await _open(saver, thread_id, namespace, asked)
+        found = await _open(saver, thread_id, namespace, asked)
+        if found is not None:
+            return found
     return asked
 
 

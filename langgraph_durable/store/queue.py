@@ -315,24 +315,25 @@ def heartbeat(
 
     The answer is by lease, not by run: one worker may hold an old and a new lease of a run.
     """
-    pairs = {(lease.run_id, lease.epoch): lease for lease in leases}
-    found = tx.execute(
-        sa.update(runs)
-        .where(sa.tuple_(runs.c.id, runs.c.epoch).in_(list(pairs)), among(runs.c.status, *OWNED))
-        .values(lease_until=time.later(lease_seconds))
-        .returning(runs.c.id, runs.c.epoch, runs.c.status)
-    )
-    return {pairs[row.id, row.epoch]: Status(row.status) for row in found}
+    extended = sa.update(runs).where(_still(leases)).values(lease_until=time.later(lease_seconds))
+    return _by_lease(tx.execute(extended.returning(*_HELD)), leases)
 
 
 def statuses(tx: sa.Connection, leases: Collection[Lease]) -> Mapping[Lease, Status]:
     """Return the status of each run still owned, and change nothing. A missing one is lost."""
+    return _by_lease(tx.execute(sa.select(*_HELD).where(_still(leases))), leases)
+
+
+_HELD = (runs.c.id, runs.c.epoch, runs.c.status)
+
+
+def _still(leases: Collection[Lease]) -> sa.ColumnElement[bool]:
+    pairs = [(lease.run_id, lease.epoch) for lease in leases]
+    return sa.and_(sa.tuple_(runs.c.id, runs.c.epoch).in_(pairs), among(runs.c.status, *OWNED))
+
+
+def _by_lease(found: sa.Result[Any], leases: Collection[Lease]) -> Mapping[Lease, Status]:
     pairs = {(lease.run_id, lease.epoch): lease for lease in leases}
-    found = tx.execute(
-        sa.select(runs.c.id, runs.c.epoch, runs.c.status).where(
-            sa.tuple_(runs.c.id, runs.c.epoch).in_(list(pairs)), among(runs.c.status, *OWNED)
-        )
-    )
     return {pairs[row.id, row.epoch]: Status(row.status) for row in found}
 
 
