@@ -332,15 +332,10 @@ async def test_the_journal_and_the_messages_dont_deadlock(
                 assert here.store.put_steps(writes, 60) == [None] * len(held)
                 recorded += 1
 
-    async def one(lease: Lease) -> None:
-        async with savers.fenced(lease) as saver:
-            for n in range(25):
-                await put(saver, lease.run_id, str(n), n)
-
     thread = asyncio.create_task(asyncio.to_thread(journal))
     try:
         async with asyncio.timeout(60):
-            await asyncio.gather(*map(one, held))
+            await asyncio.gather(*(writes_of(savers, lease, 25) for lease in held))
     finally:
         stop.set()
         await thread
@@ -595,15 +590,10 @@ async def test_nothing_is_lost_or_written_twice_as_the_server_goes_and_comes(
                     "AND backend_type = 'client backend'"
                 ).scalar_one()
 
-    async def one(lease: Lease) -> None:
-        async with savers.fenced(lease) as saver:
-            for n in range(20):
-                await put(saver, lease.run_id, str(n), n)
-
     killing = asyncio.create_task(asyncio.to_thread(kills))
     try:
         async with asyncio.timeout(60):
-            await asyncio.gather(*map(one, held))
+            await asyncio.gather(*(writes_of(savers, lease, 20) for lease in held))
     finally:
         stop.set()
         await killing
@@ -707,6 +697,13 @@ async def test_a_commit_whose_answer_is_lost_is_written_once(
 
 def place(thread: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": "1"}}
+
+
+async def writes_of(savers: Savers, lease: Lease, times: int) -> None:
+    """A pass that writes one checkpoint after another."""
+    async with savers.fenced(lease) as saver:
+        for n in range(times):
+            await put(saver, lease.run_id, str(n), n)
 
 
 async def put(saver: FencedSaver, thread: str, task: str, value: Any) -> None:
